@@ -1,0 +1,1 @@
+"""Continual visual anomaly detection: the InCLAD benchmark, from images to a browsable book."""

@@ -1,0 +1,1 @@
+"""Folders of images become tasks and samples; no model is known here."""

@@ -1,0 +1,1 @@
+"""One anomaly detector a file; none knows tasks, streams or files."""

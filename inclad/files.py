@@ -1,0 +1,50 @@
+"""Files and folders that are either whole or not there."""
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Write `content` to `path` so that a reader, a crash or a full disk never meets half of it.
+
+    A temporary file beside the target is written, flushed to disk and renamed. Raises OSError and leaves
+    the old file as it was when that fails.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def publish_folder(temporary: Path, target: Path) -> None:
+    """Rename a finished folder into place; an older folder of that name is set aside, then removed.
+
+    If the process dies between the two renames, `restore_folder` brings the older one back.
+    """
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    old = target.parent / f".{target.name}.old"
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        os.replace(target, old)
+    os.replace(temporary, target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def restore_folder(target: Path) -> None:
+    """Undo a `publish_folder` that was killed half way: the set-aside folder returns to its name."""
+    target = Path(target)
+    old = target.parent / f".{target.name}.old"
+    if old.exists() and not target.exists():
+        os.replace(old, target)
