@@ -1,0 +1,117 @@
+"""Frozen features of images, computed once: samples in, batches of pixels and feature maps out."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inclad.backbones import Backbone, smallest_image
+from inclad.data.images import read_image
+from inclad.data.task import Sample
+
+
+class Batch:
+    """Images on their way to a detector; pixels and features are made when they are first asked for."""
+
+    def __init__(self, samples: Sequence[Sample], extractor: "Extractor"):
+        self.samples = tuple(samples)
+        self.size = extractor.image_size
+        self._extractor = extractor
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def pixels(self) -> Tensor:
+        """(B, 3, size, size) float32 in [0, 1]."""
+        return self._extractor.pixels(self.samples)
+
+    def features(self, stages: Sequence[int]) -> list[Tensor]:
+        """Feature maps of the frozen backbone, (B, C_s, H_s, W_s) float32, one a stage."""
+        return self._extractor.features(self.samples, stages)
+
+
+class Images:
+    """Samples that can be gone through in batches, again and again."""
+
+    def __init__(self, samples: Sequence[Sample], extractor: "Extractor", batch_size: int = 32):
+        self.samples = tuple(samples)
+        self.extractor = extractor
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(0, len(self.samples), self.batch_size):
+            yield Batch(self.samples[start : start + self.batch_size], self.extractor)
+
+    def of(self, samples: Sequence[Sample], batch_size: int | None = None) -> "Images":
+        """Other samples, through the same backbone."""
+        return Images(samples, self.extractor, batch_size or self.batch_size)
+
+    def shuffled(self, generator: torch.Generator, batch_size: int | None = None) -> "Images":
+        """The same samples in a new random order."""
+        order = torch.randperm(len(self.samples), generator=generator).tolist()
+        return self.of([self.samples[i] for i in order], batch_size)
+
+
+class Extractor:
+    """A frozen backbone at one image size, with the features of recent images kept in memory.
+
+    `memory_gib` bounds what is kept; the least recently used images go first and are computed again when
+    they return. Raises ValueError when `image_size` is too small for the backbone's stages.
+    """
+
+    def __init__(self, backbone: Backbone, image_size: int, memory_gib: float = 4.0):
+        least = smallest_image(backbone)
+        if image_size < least:
+            raise ValueError(
+                f"image_size: {image_size} is too small for {backbone.weights.model} at stages "
+                f"{list(backbone.stages)}; use at least {least}"
+            )
+        self.backbone = backbone
+        self.image_size = image_size
+        self.device = backbone.mean.device
+        self._limit = int(memory_gib * 2**30)
+        self._held = 0
+        self._kept: OrderedDict[Sample, tuple[Tensor, ...]] = OrderedDict()
+
+    def images(self, samples: Sequence[Sample], batch_size: int = 32) -> Images:
+        """The samples as batches for a detector."""
+        return Images(samples, self, batch_size)
+
+    def pixels(self, samples: Sequence[Sample]) -> Tensor:
+        """(B, 3, size, size) float32 in [0, 1], on the backbone's device."""
+        arrays = np.stack([read_image(sample.image, self.image_size) for sample in samples])
+        return torch.from_numpy(arrays).to(self.device).permute(0, 3, 1, 2).float() / 255
+
+    def features(self, samples: Sequence[Sample], stages: Sequence[int]) -> list[Tensor]:
+        """Feature maps (B, C_s, H_s, W_s) float32 of the stages asked for."""
+        absent = [sample for sample in dict.fromkeys(samples) if sample not in self._kept]
+        fresh = {}
+        if absent:
+            maps = self.backbone(self.pixels(absent))
+            fresh = {sample: tuple(m[i].clone() for m in maps) for i, sample in enumerate(absent)}
+        found = []
+        for sample in samples:
+            held = fresh.get(sample) or self._kept[sample]
+            self._keep(sample, held)
+            found.append(held)
+        places = [self.backbone.stages.index(stage) for stage in stages]
+        return [torch.stack([held[place] for held in found]) for place in places]
+
+    def _keep(self, sample: Sample, maps: tuple[Tensor, ...]) -> None:
+        if sample in self._kept:
+            self._kept.move_to_end(sample)
+            return
+        self._kept[sample] = maps
+        self._held += _bytes(maps)
+        while self._held > self._limit and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._held -= _bytes(dropped)
+
+
+def _bytes(maps: tuple[Tensor, ...]) -> int:
+    return sum(m.numel() * m.element_size() for m in maps)

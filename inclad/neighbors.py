@@ -1,0 +1,95 @@
+"""Nearest neighbours and farthest-first selection, exact, on float32 vectors."""
+
+import torch
+from torch import Tensor
+
+# Distances are brought up to date for this many candidates at a time; larger blocks waste products,
+# smaller ones start more of them.
+BLOCK = 256
+CHUNK = 4096
+
+
+def nearest(queries: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
+    """Euclidean distance (Q,) float32 and index (Q,) int64 of each query's nearest neighbour in `bank`.
+
+    `queries` (Q, D) and `bank` (M, D) float32. The neighbour is found by the expanded square; its
+    distance is then taken from the difference itself, which loses nothing to cancellation.
+    """
+    norms = bank.square().sum(1)
+    best = torch.full((len(queries),), torch.inf, device=queries.device)
+    index = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
+    for start in range(0, len(bank), CHUNK):
+        part = bank[start : start + CHUNK]
+        # |q|^2 is the same for every neighbour of q, so it can't change which one is nearest.
+        squares = torch.addmm(norms[start : start + CHUNK], queries, part.T, alpha=-2)
+        value, place = squares.min(1)
+        closer = value < best
+        best = torch.where(closer, value, best)
+        index = torch.where(closer, place + start, index)
+    return (queries - bank[index]).square().sum(1).sqrt(), index
+
+
+def farthest_first(points: Tensor, count: int, generator: torch.Generator, starts: int = 10) -> Tensor:
+    """Indices (count,) int64 of a greedy k-centre coreset of `points` (N, D) float32.
+
+    The first distance of a point is its mean distance to `starts` random points, which are not chosen
+    themselves (the "approximate greedy" selection of PatchCore's released code); after that each pick is
+    the point farthest from all picks.
+    """
+    chosen = torch.randperm(len(points), generator=generator)[:starts]
+    first = torch.cdist(points, points[chosen.to(points.device)]).mean(1)
+    return _greedy(points, torch.ones_like(first), first.square(), min(count, len(points)))
+
+
+def weighted_farthest_first(points: Tensor, weights: Tensor, count: int) -> Tensor:
+    """Indices (count,) int64 chosen greedily by weight times distance to the picks (InCLAD, C.1).
+
+    `points` (N, D) float32, `weights` (N,) >= 0. The first pick, for which there is no distance yet, is
+    the point of largest weight.
+    """
+    count = min(count, len(points))
+    first = int(weights.argmax())
+    bound = (points - points[first]).square().sum(1)
+    rest = _greedy(points, weights.square(), bound, count - 1)
+    return torch.cat([torch.tensor([first], device=points.device), rest])
+
+
+def _greedy(points: Tensor, weights: Tensor, squares: Tensor, count: int) -> Tensor:
+    """Picks of argmax weights * squares, where squares shrink to the squared distance to the nearest pick.
+
+    A value only falls as picks are added, so an old one is an upper bound. A block of the points with
+    the largest bounds is brought up to date at once; picks are then made inside it for as long as the
+    best of them is not below the bound of everything outside.
+    """
+    squares = squares.clone()
+    norms = points.square().sum(1)
+    seen = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+    picks = torch.empty(count, dtype=torch.int64, device=points.device)
+    done = 0
+    size = min(BLOCK, len(points))
+    while done < count:
+        value, block = torch.topk(weights * squares, min(size + 1, len(points)))
+        outside = value[size].item() if len(value) > size else -torch.inf
+        block = block[:size]
+        inside, inside_norms = points[block], norms[block]
+        missed = picks[int(seen[block].min()) : done]
+        if len(missed):
+            product = torch.addmm(norms[missed], inside, points[missed].T, alpha=-2)
+            fresh = (product.amin(1) + inside_norms).clamp_(min=0)
+            squares[block] = torch.minimum(squares[block], fresh)
+        current, weight = squares[block], weights[block]
+        among = None
+        while done < count:
+            best = (weight * current).argmax()
+            if weight[best] * current[best] < outside:
+                break
+            if among is None:
+                among = (inside_norms[:, None] + inside_norms - 2 * inside @ inside.T).clamp_(min=0)
+            picks[done] = block[best]
+            done += 1
+            current = torch.minimum(current, among[best])
+            # A pick is never picked again, not even where many points coincide.
+            current[best] = -1
+        squares[block] = current
+        seen[block] = done
+    return picks
