@@ -1,0 +1,93 @@
+"""What every reader of a folder needs: safe listings in natural order, and the choice of tasks by name."""
+
+import re
+from pathlib import Path
+
+from inclad.data.task import DataError
+
+IMAGE_SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm"}
+)
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Sorting key that reads digits as numbers: `Class2` comes before `Class10`."""
+    return [
+        (0, int(part), part) if part.isdecimal() else (1, 0, part)
+        for part in re.split(r"(\d+)", name)
+        if part
+    ]
+
+
+def existing_root(root: Path | str | None, dataset: str, expected: str) -> Path:
+    """Return `root` as a path to a folder; DataError that says what is `expected` there when it is none."""
+    if not root:
+        raise DataError([f"{dataset}: no root given; name the folder that holds {expected}"])
+    root = Path(root)
+    if not root.is_dir():
+        found = "is not a folder" if root.exists() else "does not exist"
+        raise DataError([f"{root}: {found}; {dataset} expects there {expected}"])
+    return root
+
+
+def subfolders(folder: Path, root: Path, problems: list[str]) -> list[Path]:
+    """List the visible folders in `folder`, naturally ordered; what leaves `root` goes into `problems`."""
+    return [path for path in _entries(folder, root, problems) if path.is_dir()]
+
+
+def image_files(folder: Path, root: Path, problems: list[str]) -> list[Path]:
+    """List the image files in `folder` (suffix in any case), naturally ordered; [] when it is absent."""
+    found = []
+    for path in _entries(folder, root, problems):
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.is_dir():
+            if path.is_file():
+                found.append(path)
+            else:
+                problems.append(f"{path}: a link to nothing; restore its target or remove it")
+    return found
+
+
+def choose(names: list[str] | None, known: list[str], where: str) -> list[str]:
+    """Return the task names asked for, in that order (None: all known); DataError for unknown or repeated."""
+    if names is None:
+        return list(known)
+    problems = [
+        f"{where}: no task {name!r}; known: {', '.join(known) or 'none'}"
+        for name in dict.fromkeys(names)
+        if name not in known
+    ]
+    problems += [
+        f"{where}: task {name!r} is listed {names.count(name)} times; list it once"
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
+    if problems:
+        raise DataError(problems)
+    return list(names)
+
+
+def _entries(folder: Path, root: Path, problems: list[str]) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    home = root.resolve()
+    try:
+        paths = sorted(folder.iterdir(), key=lambda path: natural(path.name))
+    except OSError as error:
+        problems.append(f"{folder}: cannot be listed ({error.strerror}); check its permissions")
+        return []
+    inside = []
+    for path in paths:
+        if path.name.startswith(".") or path.name == "__MACOSX":
+            continue  # resource forks and the like that archives bring along
+        if path.is_symlink() and not _resolves_inside(path, home):
+            problems.append(f"{path}: a link that leaves {root}; copy the file into the folder instead")
+            continue
+        inside.append(path)
+    return inside
+
+
+def _resolves_inside(path: Path, home: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(home)
+    except (OSError, RuntimeError):  # a loop of links
+        return False

@@ -1,0 +1,106 @@
+"""Any folder in the layout of MVTec AD (Bergmann et al. 2019), which MPDD and many others share.
+
+<category>/train/good, <category>/test/<good or defect>, <category>/ground_truth/<defect>/<stem>_mask.png
+"""
+
+from pathlib import Path
+
+from inclad.data.folder import choose, existing_root, image_files, subfolders
+from inclad.data.task import DataError, Sample, Task
+
+LAYOUT = "one folder a category, each with train/good, test/<defect> and ground_truth/<defect>"
+
+
+def read(root: Path | str | None, names: list[str] | None = None, *, dataset: str = "mvtec") -> list[Task]:
+    """Read the named categories (None: all, in natural order) below `root`, one task each.
+
+    Only train/good is training data. A mask belongs to the image of the same stem (or stem + `_mask`) in
+    the same defect folder, whatever the suffixes; a defective image without one has mask None.
+    Raises one DataError with everything that is wrong.
+    """
+    root = existing_root(root, dataset, LAYOUT)
+    problems: list[str] = []
+    known = _categories(root, problems)
+    tasks = [_task(root, name, dataset, problems) for name in choose(names, known, str(root))]
+    if problems:
+        raise DataError(problems)
+    return tasks
+
+
+def _categories(root: Path, problems: list[str]) -> list[str]:
+    """Names of the folders that hold train or test, or nothing at all (a copy that broke off)."""
+    if _is_category(root):
+        raise DataError(
+            [f"{root}: is itself one category (it holds train or test); give {root.resolve().parent}"]
+        )
+    folders = subfolders(root, root, problems)
+    names = [folder.name for folder in folders if _is_category(folder) or not any(folder.iterdir())]
+    if any(_is_category(root / name) for name in names):
+        return names
+    for folder in folders:
+        inner = [path.name for path in subfolders(folder, root, problems) if _is_category(path)]
+        if inner:
+            names = ", ".join(inner[:3])
+            raise DataError(
+                [f"{root}: no category here, but {folder} holds {len(inner)} ({names}); give that"]
+            )
+    found = ", ".join(path.name for path in sorted(root.iterdir())[:5]) or "nothing"
+    raise DataError([*problems, f"{root}: no category found, it holds {found}; expected {LAYOUT}"])
+
+
+def _is_category(folder: Path) -> bool:
+    return (folder / "train").is_dir() or (folder / "test").is_dir()
+
+
+def _task(root: Path, name: str, dataset: str, problems: list[str]) -> Task:
+    category = root / name
+    if not any(category.iterdir()):
+        problems.append(f"{category}: empty category; copy it again or remove the folder")
+        return Task(dataset, name, (), ())
+    before = len(problems)
+    train = tuple(Sample(path) for path in image_files(category / "train" / "good", root, problems))
+    test: list[Sample] = []
+    defects = subfolders(category / "test", root, problems)
+    for folder in defects:
+        images = image_files(folder, root, problems)
+        if folder.name == "good":
+            test += [Sample(path) for path in images]
+        else:
+            masks = _pair(images, category / "ground_truth" / folder.name, root, problems)
+            test += [Sample(path, 1, folder.name, masks.get(path)) for path in images]
+    for folder in subfolders(category / "ground_truth", root, problems):
+        if folder.name != "good" and folder.name not in {defect.name for defect in defects}:
+            _pair([], folder, root, problems)
+    if not train and len(problems) == before:
+        problems.append(f"{category / 'train' / 'good'}: no normal training images; put them there")
+    if not test and len(problems) == before:
+        problems.append(f"{category / 'test'}: no test images; expected test/good and test/<defect>")
+    return Task(dataset, name, train, tuple(test))
+
+
+def _pair(images: list[Path], folder: Path, root: Path, problems: list[str]) -> dict[Path, Path]:
+    """Pair the images of one defect with the masks in `folder` by stem, never by position."""
+    masks: dict[str, Path] = {}
+    for path in image_files(folder, root, problems):
+        if path.stem in masks:
+            problems.append(f"{path}: a second mask beside {masks[path.stem].name}; keep one")
+        masks[path.stem] = path
+    paired: dict[Path, Path] = {}
+    owners: dict[str, Path] = {}
+    for image in images:
+        stem = f"{image.stem}_mask" if f"{image.stem}_mask" in masks else image.stem
+        if stem not in masks:
+            continue
+        if stem in owners:
+            problems.append(
+                f"{image}: shares its mask {masks[stem].name} with {owners[stem].name}; rename one"
+            )
+        owners[stem] = image
+        paired[image] = masks[stem]
+    problems += [
+        f"{path}: mask without an image; expected {path.stem.removesuffix('_mask')}.* in the test folder of "
+        f"{folder.name}, restore it or remove the mask"
+        for stem, path in masks.items()
+        if stem not in owners
+    ]
+    return paired
