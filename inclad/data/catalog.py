@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from inclad.data import mini, mvtec
+from inclad.data import elpv, mini, mtd, mvtec
 from inclad.data.task import DataError, Sample, Task
 
 # A new dataset is one file with `read(root, names)` and its line here.
 DATASETS: dict[str, Callable[..., list[Task]]] = {
     "mini": mini.read,
+    "elpv": elpv.read,
     "mvtec": mvtec.read,
+    "mtd": mtd.read,
 }
 
 
@@ -86,11 +88,9 @@ def _limit(task: Task, max_train: int, max_test: int, seed: int) -> Task:
         normal = tuple(sample for sample in test if sample.label == 0)
         anomalous = tuple(sample for sample in test if sample.label == 1)
         share = round(max_test * len(anomalous) / len(test))
-        share = min(max(share, min(1, len(anomalous))), max_test - min(1, len(normal)))
-        kept = {
-            *_subset(normal, max_test - share, [seed, key, 1]),
-            *_subset(anomalous, max(share, min(1, len(anomalous))), [seed, key, 2]),
-        }
+        share = max(share, 1) if anomalous else 0
+        rest = max(max_test - share, 1) if normal else 0
+        kept = {*_subset(normal, rest, [seed, key, 1]), *_subset(anomalous, share, [seed, key, 2])}
         test = tuple(sample for sample in test if sample in kept)
     return replace(task, train=train, test=test)
 

@@ -1,7 +1,7 @@
 """What every reader of a folder needs: safe listings in natural order, and the choice of tasks by name."""
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from inclad.data.task import DataError
 
@@ -91,3 +91,19 @@ def _resolves_inside(path: Path, home: Path) -> bool:
         return path.resolve().is_relative_to(home)
     except (OSError, RuntimeError):  # a loop of links
         return False
+
+
+def listed_path(root: Path, text: str) -> Path | None:
+    """The path below `root` that a list names, or None when it is absolute, climbs out or is not POSIX."""
+    posix, windows = PurePosixPath(text), PureWindowsPath(text)
+    hostile = (
+        not text
+        or "\\" in text
+        or "\0" in text
+        or posix.is_absolute()
+        or windows.drive
+        or ".." in posix.parts
+    )
+    if hostile or not _resolves_inside(root / posix, root.resolve()):
+        return None
+    return root / posix

@@ -1,0 +1,130 @@
+"""Is this copy whole? Every image and mask is decoded once, and all problems are told together."""
+
+import hashlib
+import os
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inclad.data.images import binarise, decode
+from inclad.data.task import DataError, Sample, Task
+
+
+@dataclass
+class _Seen:
+    """What one look at a sample's files told."""
+
+    digest: str = ""
+    problems: list[str] = field(default_factory=list)
+    empty_mask: bool = False
+
+
+def check_tasks(tasks: list[Task], image_size: int) -> list[str]:
+    """Decode every file of `tasks` and return warnings, a line each: what makes figures missing or doubtful.
+
+    Masks are looked at as the metrics see them, at `image_size` pixels a side. Raises one DataError with
+    all problems: files that are missing, damaged or too large, masks of another size than their image,
+    entries listed twice, tasks without training or test images.
+    """
+    problems = [
+        f"task {name!r} is listed {count} times; list it once"
+        for name, count in Counter(task.name for task in tasks).items()
+        if count > 1
+    ]
+    warnings: list[str] = []
+    seen: dict[Sample, _Seen] = {}
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        for task in tasks:
+            samples = list(dict.fromkeys([*task.train, *task.test]))
+            looks = pool.map(
+                lambda sample, task=task: _look(sample, task.mask_threshold, image_size), samples
+            )
+            found = dict(zip(samples, looks))
+            problems += _structure(task) + [text for sample in samples for text in found[sample].problems]
+            warnings += _doubts(task, found, image_size)
+            seen |= found
+    if problems:
+        raise DataError(problems)
+    return warnings + _leaks(tasks, seen)
+
+
+def _look(sample: Sample, threshold: int, image_size: int) -> _Seen:
+    seen = _Seen()
+    try:
+        image = decode(sample.image)
+        seen.digest = hashlib.sha256(Path(sample.image).read_bytes()).hexdigest()
+    except (DataError, OSError) as error:
+        seen.problems += getattr(error, "problems", [f"{sample.image}: {error}"])
+        return seen
+    if sample.mask is not None:
+        try:
+            mask = decode(sample.mask)
+            seen.empty_mask = not binarise(mask, image_size, threshold, sample.mask).any()
+        except DataError as error:
+            seen.problems += error.problems
+            return seen
+        if mask.size != image.size:
+            sizes = "{} x {} pixels, its image {} x {}".format(*mask.size, *image.size)
+            seen.problems.append(
+                f"{sample.mask}: {sizes} ({sample.image}); draw the mask on the image's grid"
+            )
+    return seen
+
+
+def _structure(task: Task) -> list[str]:
+    problems = []
+    if not task.train:
+        problems.append(f"task {task.name!r}: no training images; a detector needs normal ones")
+    if not task.test:
+        problems.append(f"task {task.name!r}: no test images; there is nothing to measure")
+    problems += [
+        f"{sample.image}: anomalous, but a training image of task {task.name!r}; move it to the test"
+        for sample in task.train
+        if sample.label != 0
+    ]
+    counts = Counter(sample.image for sample in [*task.train, *task.test])
+    return problems + [
+        f"{path}: listed {count} times in task {task.name!r}; list it once"
+        for path, count in counts.items()
+        if count > 1
+    ]
+
+
+def _doubts(task: Task, found: dict[Sample, _Seen], image_size: int) -> list[str]:
+    warnings = []
+    labels = {sample.label for sample in task.test}
+    if len(labels) == 1:
+        only = "anomalous" if labels == {1} else "normal"
+        warnings.append(f"task {task.name!r}: all test images are {only}; its ROC-AUC cells will be missing")
+    anomalous = [sample for sample in task.test if sample.label == 1]
+    without = [sample for sample in anomalous if sample.mask is None]
+    if anomalous and len(without) == len(anomalous):
+        warnings.append(f"task {task.name!r}: no masks at all; its pixel cells will be missing")
+    elif without:
+        warnings.append(
+            f"task {task.name!r}: {len(without)} of {len(anomalous)} anomalous images have no mask "
+            f"(first: {without[0].image}); pixel figures leave them out"
+        )
+    empty = [sample for sample in anomalous if found[sample].empty_mask]
+    if empty:
+        first = f"{len(empty)} masks mark nothing at {image_size} pixels (first: {empty[0].mask})"
+        warnings.append(f"task {task.name!r}: {first}; their images count as normal in pixel figures")
+    return warnings
+
+
+def _leaks(tasks: list[Task], seen: dict[Sample, _Seen]) -> list[str]:
+    """Images that are byte for byte in some task's training and in some task's test."""
+    trained = {seen[sample].digest: (task, sample) for task in tasks for sample in task.train}
+    warnings = []
+    for task in tasks:
+        twins = [
+            (sample, *trained[seen[sample].digest]) for sample in task.test if seen[sample].digest in trained
+        ]
+        if twins:
+            tested, owner, sample = twins[0]
+            warnings.append(
+                f"task {task.name!r}: {len(twins)} test images are byte for byte training images too "
+                f"(first: {tested.image} = {sample.image} of task {owner.name!r}); scores will flatter"
+            )
+    return warnings
