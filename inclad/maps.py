@@ -21,6 +21,12 @@ def to_image_size(maps: Tensor, size: int, sigma: float = 4.0) -> Tensor:
     return rows @ maps @ columns.T
 
 
+def position_maps(values: Tensor, size: int, sigma: float = 4.0) -> Tensor:
+    """Values (B, P) at the positions of a square grid, row by row -> anomaly maps (B, size, size)."""
+    side = round(values.shape[1] ** 0.5)
+    return to_image_size(values.view(-1, side, side), size, sigma)
+
+
 @lru_cache(maxsize=32)
 def _operator(coarse: int, fine: int, sigma: float) -> Tensor:
     identity = torch.eye(coarse, dtype=torch.float64)[None]

@@ -29,6 +29,19 @@ def nearest(queries: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
     return (queries - bank[index]).square().sum(1).sqrt(), index
 
 
+def nearest_k(queries: Tensor, bank: Tensor, k: int) -> Tensor:
+    """Indices (Q, k) int64 of each query's k nearest neighbours in `bank`, nearest first.
+
+    `queries` (Q, D) and `bank` (M, D) float32, k <= M; the table of Q x M distances is made in pieces.
+    """
+    norms = bank.square().sum(1)
+    pieces = [
+        torch.addmm(norms, part, bank.T, alpha=-2).topk(k, 1, largest=False).indices
+        for part in queries.split(CHUNK)
+    ]
+    return torch.cat(pieces)
+
+
 def farthest_first(points: Tensor, count: int, generator: torch.Generator, starts: int = 10) -> Tensor:
     """Indices (count,) int64 of a greedy k-centre coreset of `points` (N, D) float32.
 
@@ -50,7 +63,9 @@ def weighted_farthest_first(points: Tensor, weights: Tensor, count: int) -> Tens
     count = min(count, len(points))
     first = int(weights.argmax())
     bound = (points - points[first]).square().sum(1)
-    rest = _greedy(points, weights.square(), bound, count - 1)
+    bound[first] = -1
+    # A weight of exactly zero would let a point that was picked (-1) tie with one that was not (0).
+    rest = _greedy(points, weights.square().clamp_min(1e-30), bound, count - 1)
     return torch.cat([torch.tensor([first], device=points.device), rest])
 
 

@@ -1,0 +1,30 @@
+"""Learners by detector and protocol."""
+
+from inclad.continual.cfa import ContinualCFA
+from inclad.continual.learner import Learner, Naive
+from inclad.continual.padim import ContinualPaDiM
+from inclad.continual.patchcore import ContinualPatchCore
+from inclad.detectors.catalog import DETECTORS, check_options, look_up
+
+CONTINUAL: dict[str, type[Learner]] = {
+    "patchcore": ContinualPatchCore,
+    "padim": ContinualPaDiM,
+    "cfa": ContinualCFA,
+}
+PROTOCOLS = ("naive", "continual")
+
+
+def make_learner(name: str, protocol: str, options: dict | None = None) -> Learner:
+    """A fresh learner of a stream.
+
+    Options of the continual form that the naive one does not have (a history or buffer ratio) are left out
+    there. ValueError names an unknown detector, protocol or option.
+    """
+    detector, continual = look_up(name, DETECTORS), look_up(name, CONTINUAL)
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"unknown protocol {protocol!r} (known: {', '.join(PROTOCOLS)})")
+    options = check_options(name, continual, options or {})
+    if protocol == "continual":
+        return continual(**options)
+    own = detector.__init__.__kwdefaults__ or {}
+    return Naive(detector(**{key: value for key, value in options.items() if key in own}))

@@ -1,0 +1,163 @@
+"""CFA: a trained descriptor pulls normal features towards a bank of centres, one a location.
+
+Lee et al., CFA: coupled-hypersphere-based feature adaptation for target-oriented anomaly localization, IEEE
+Access 2022. Equations 1 to 3 for the loss, 5 for the score. Differences from the released code: the bank is
+the true mean of the training maps (theirs weights a short last batch more), short batches are trained on
+too, and the last epoch is kept, never the best one on the test set.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from inclad.detectors.detector import Detector, image_scores
+from inclad.features import Batch, Images
+from inclad.maps import position_maps
+from inclad.neighbors import nearest_k
+
+
+class CFA(Detector):
+    """Descriptor and bank of centres.
+
+    `neighbors` (K) centres attract an embedding to within the learned radius, the next `repulsion_neighbors`
+    (J) push it away beyond radius + `alpha`; `nu` weighs both. `sigma` smooths the map, in pixels.
+    """
+
+    stages = (1, 2, 3)
+
+    def __init__(
+        self,
+        *,
+        epochs: int = 50,
+        batch_size: int = 32,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 5e-4,
+        neighbors: int = 3,
+        repulsion_neighbors: int = 3,
+        alpha: float = 0.1,
+        nu: float = 1e-3,
+        sigma: float = 4.0,
+        seed: int = 0,
+    ):
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.neighbors = neighbors
+        self.repulsion_neighbors = repulsion_neighbors
+        self.alpha = alpha
+        self.nu = nu
+        self.sigma = sigma
+        self.generator = torch.Generator().manual_seed(seed)
+        self.descriptor: nn.Linear | None = None
+        self.bank = torch.empty(0, 0)
+
+    def fit(self, images: Images) -> None:
+        centre = mean_features(images)
+        self.start(centre)
+        # The bank is fixed before training: the descriptor moves towards it, it does not move along.
+        self.bank = self.describe(centre)
+        self.train(images, self.bank)
+
+    def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        maps = position_maps(self.distances(features(batch), self.bank), batch.size, self.sigma)
+        return maps, image_scores(maps)
+
+    def start(self, centre: Tensor) -> None:
+        """Make the descriptor, once: a 1 x 1 convolution over channels and the two coordinates."""
+        if self.descriptor is None:
+            width = centre.shape[1]
+            bound = width**-0.5
+            self.descriptor = nn.Linear(width, width - 2).to(centre.device)
+            for parameter in self.descriptor.parameters():
+                drawn = torch.rand(parameter.shape, generator=self.generator) * 2 - 1
+                parameter.data.copy_(drawn * bound)
+
+    @torch.no_grad()
+    def describe(self, values: Tensor) -> Tensor:
+        """Embeddings (..., D) of features (..., D + 2). Linear: a mean of features gives the mean embedding."""
+        return self.descriptor(values)
+
+    def train(self, images: Images, bank: Tensor) -> None:
+        """Train the descriptor against `bank` (M, D); radius and optimiser start anew each task.
+
+        Raises FloatingPointError when the loss stops being finite.
+        """
+        radius = nn.Parameter(torch.tensor(1e-5, device=bank.device))
+        optimizer = torch.optim.AdamW(
+            [*self.descriptor.parameters(), radius],
+            lr=self.learning_rate,
+            weight_decay=self.weight_decay,
+            amsgrad=True,
+        )
+        for epoch in range(self.epochs):
+            for batch in images.shuffled(self.generator, self.batch_size):
+                embeddings = self.descriptor(features(batch)).flatten(0, 1)
+                value = loss(
+                    embeddings, bank, radius, self.neighbors, self.repulsion_neighbors, self.alpha, self.nu
+                )
+                if not torch.isfinite(value):
+                    raise FloatingPointError(
+                        f"cfa: the loss is not finite in epoch {epoch + 1}; lower learning_rate "
+                        f"(now {self.learning_rate})"
+                    )
+                optimizer.zero_grad()
+                value.backward()
+                optimizer.step()
+
+    def distances(self, values: Tensor, bank: Tensor) -> Tensor:
+        """Score (B, P) of each position: distance to the nearest centre, times its share in the soft
+        minimum of the K nearest (equation 5)."""
+        embeddings = self.describe(values)
+        # Image by image: all embeddings of a batch against all centres would be a table of gigabytes.
+        return torch.stack([soft_minimum(image, bank, self.neighbors) for image in embeddings])
+
+    def state(self) -> dict[str, Tensor]:
+        learned = {f"descriptor.{key}": value for key, value in self.descriptor.state_dict().items()}
+        return learned | {"bank": self.bank}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        self.bank = state["bank"]
+        weight = state["descriptor.weight"]
+        self.descriptor = nn.Linear(weight.shape[1], weight.shape[0]).to(weight.device)
+        self.descriptor.load_state_dict({key: state[f"descriptor.{key}"] for key in ("weight", "bias")})
+
+
+def features(batch: Batch) -> Tensor:
+    """Input of the descriptor, (B, P, C + 2) float32: all stages averaged over 3 x 3 neighbours and brought
+    to the finest grid, then the row and column of the position in [-1, 1]."""
+    stages = [functional.avg_pool2d(maps, 3, 1, 1) for maps in batch.features(CFA.stages)]
+    size = stages[0].shape[-2:]
+    stages[1:] = [functional.interpolate(s, size=size, mode="bilinear", align_corners=False) for s in stages[1:]]
+    rows, columns = (torch.linspace(-1, 1, length, device=stages[0].device) for length in size)
+    coordinates = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(len(stages[0]), -1, -1, -1)
+    return torch.cat([*stages, coordinates], 1).flatten(2).transpose(1, 2)
+
+
+def mean_features(images: Images) -> Tensor:
+    """Mean (P, C + 2) float32 of the descriptor's input over the images."""
+    total = sum(features(batch).double().sum(0) for batch in images)
+    return (total / len(images)).float()
+
+
+def loss(
+    embeddings: Tensor, bank: Tensor, radius: Tensor, neighbors: int, repulsion: int, alpha: float, nu: float
+) -> Tensor:
+    """Coupled-hypersphere loss of `embeddings` (N, D) against `bank` (M, D): equations 1 to 3.
+
+    Squared distances to the K nearest centres beyond radius^2, and those to the next J within
+    radius^2 + alpha. The neighbours are found without gradients, which only flow through their distances.
+    """
+    with torch.no_grad():
+        index = nearest_k(embeddings, bank, neighbors + repulsion)
+    squares = torch.stack([(embeddings - bank[column]).square().sum(1) for column in index.T], 1)
+    attract = (squares[:, :neighbors] - radius**2).relu().mean()
+    repel = (radius**2 - squares[:, neighbors:] - alpha).relu().mean()
+    return (attract + repel) / nu
+
+
+def soft_minimum(embeddings: Tensor, bank: Tensor, neighbors: int) -> Tensor:
+    """Distance (P,) to the nearest centre times softmin of the K nearest distances, for (P, D) embeddings."""
+    index = nearest_k(embeddings, bank, neighbors)
+    distances = torch.stack([(embeddings - bank[column]).square().sum(1).sqrt() for column in index.T], 1)
+    return functional.softmin(distances, 1)[:, 0] * distances[:, 0]

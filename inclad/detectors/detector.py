@@ -1,0 +1,45 @@
+"""What every detector is: normal images in, anomaly maps and image scores out."""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from inclad.features import Batch, Images
+
+
+class Detector(ABC):
+    """An anomaly detector for one memory; higher maps and scores mean more anomalous.
+
+    `stages` are the stages of the frozen backbone that it reads, (1, 2, 3) for strides 4, 8, 16.
+    """
+
+    stages: tuple[int, ...] = ()
+
+    @abstractmethod
+    def fit(self, images: Images) -> None:
+        """Learn what is normal from normal images.
+
+        Called again with the images of another task, it is the naive learner: what the method keeps by
+        itself (trained weights) is the starting point, all else is replaced.
+        """
+
+    @abstractmethod
+    def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Anomaly maps (B, size, size) float32 and image scores (B,) float32 of a batch."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """All that was learned, as named tensors; `load` of it gives the same scores."""
+
+    @abstractmethod
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Take over a state that `state` gave."""
+
+    def kept_bytes(self) -> int:
+        """Bytes of what is kept for scoring."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.state().values())
+
+
+def image_scores(maps: Tensor) -> Tensor:
+    """Image scores (B,): the maximum of each map (B, H, W)."""
+    return maps.flatten(1).amax(1)

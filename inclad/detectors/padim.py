@@ -1,0 +1,102 @@
+"""PaDiM: a Gaussian of normal features at every location, and the Mahalanobis distance to it.
+
+Defard et al., PaDiM: a patch distribution modeling framework for anomaly detection and localization, ICPR
+2021. Section 3.2, equation 1 for the covariance, equation 2 for the distance.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from inclad.detectors.detector import Detector, image_scores
+from inclad.features import Batch, Images
+from inclad.maps import position_maps
+
+
+class PaDiM(Detector):
+    """A Gaussian per location over a random choice of channels.
+
+    `channels` of all channels of the three stages are drawn from `seed`, the same for every task: only
+    then can distances to the Gaussians of two tasks be compared. `regularization` is added to the diagonal
+    of every covariance; `sigma` smooths the map, in pixels.
+    """
+
+    stages = (1, 2, 3)
+
+    def __init__(
+        self, *, channels: int = 100, regularization: float = 0.01, sigma: float = 4.0, seed: int = 1024
+    ):
+        if regularization <= 0:
+            raise ValueError(f"padim: regularization: {regularization} must be above 0")
+        self.channels = channels
+        self.regularization = regularization
+        self.sigma = sigma
+        self.seed = seed
+        self.mean = torch.empty(0, 0)
+        self.whitening = torch.empty(0, 0, 0)
+
+    def fit(self, images: Images) -> None:
+        self.mean, self.whitening = fit_gaussians(images, self.channels, self.seed, self.regularization)
+
+    def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        distances = mahalanobis(embed(batch, self.channels, self.seed), self.mean, self.whitening)
+        maps = position_maps(distances, batch.size, self.sigma)
+        return maps, image_scores(maps)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "whitening": self.whitening}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        self.mean, self.whitening = state["mean"], state["whitening"]
+
+
+def embed(batch: Batch, channels: int, seed: int) -> Tensor:
+    """Embeddings (P, B, d) float32 of the chosen channels at each of P locations of the finest stage.
+
+    Coarser stages are up-sampled to the nearest neighbour, as in the public implementations; channels are
+    chosen before that, which changes nothing but the cost.
+    """
+    stages = batch.features(PaDiM.stages)
+    size = stages[0].shape[-2:]
+    widths = [maps.shape[1] for maps in stages]
+    parts = []
+    for maps, chosen in zip(stages, _choose(widths, channels, seed)):
+        part = maps[:, chosen]
+        parts.append(part if part.shape[-2:] == size else functional.interpolate(part, size=size))
+    return torch.cat(parts, 1).flatten(2).permute(2, 0, 1)
+
+
+def _choose(widths: list[int], channels: int, seed: int) -> list[Tensor]:
+    """Channel indices within each stage; all channels when there are no more than asked for."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(sum(widths), generator=generator)[:channels].sort().values
+    offsets = [sum(widths[:i]) for i in range(len(widths))]
+    return [chosen[(chosen >= o) & (chosen < o + w)] - o for o, w in zip(offsets, widths)]
+
+
+def fit_gaussians(images: Images, channels: int, seed: int, regularization: float) -> tuple[Tensor, Tensor]:
+    """Mean (P, d) and whitening matrix (P, d, d) of each location, float32.
+
+    The whitening matrix is the inverse of the covariance's Cholesky factor L, so that the Mahalanobis
+    distance is the length of L^-1 (z - mean). Two passes: the mean first, then products of centred
+    values, so that memory does not grow with the number of images and nothing large cancels.
+    """
+    if len(images) < 2:
+        raise ValueError(f"padim needs at least 2 normal training images to fit a covariance, got {len(images)}")
+    total = sum(embed(batch, channels, seed).double().sum(1) for batch in images)
+    mean = (total / len(images)).float()
+    covariance = torch.zeros(*mean.shape, mean.shape[1], device=mean.device)
+    for batch in images:
+        centred = embed(batch, channels, seed) - mean[:, None]
+        covariance.baddbmm_(centred.transpose(1, 2), centred)
+    covariance /= len(images) - 1
+    covariance.diagonal(dim1=1, dim2=2).add_(regularization)
+    factor = torch.linalg.cholesky(covariance)
+    identity = torch.eye(mean.shape[1], device=mean.device).expand_as(factor)
+    return mean, torch.linalg.solve_triangular(factor, identity, upper=False)
+
+
+def mahalanobis(embeddings: Tensor, mean: Tensor, whitening: Tensor) -> Tensor:
+    """Mahalanobis distances (B, P) of `embeddings` (P, B, d) to the Gaussian of each location."""
+    centred = embeddings - mean[:, None]
+    return torch.bmm(centred, whitening.transpose(1, 2)).square().sum(2).sqrt().T.contiguous()
