@@ -1,5 +1,7 @@
 """Learners by detector and protocol."""
 
+from collections.abc import Sequence
+
 from inclad.continual.cfa import ContinualCFA
 from inclad.continual.learner import Learner, Naive
 from inclad.continual.padim import ContinualPaDiM
@@ -28,3 +30,19 @@ def make_learner(name: str, protocol: str, options: dict | None = None) -> Learn
         return continual(**options)
     own = detector.__init__.__kwdefaults__ or {}
     return Naive(detector(**{key: value for key, value in options.items() if key in own}))
+
+
+def check_learners(detectors: Sequence[str], protocols: Sequence[str], options: dict[str, dict]) -> None:
+    """Refuse unknown detectors, protocols and options before anything is read or trained.
+
+    ValueError names the first that is unknown, or that no detector is asked for.
+    """
+    if not detectors or not protocols:
+        raise ValueError("detectors and protocols: name at least one of each")
+    for name, own in options.items():
+        look_up(name, CONTINUAL)
+        if not isinstance(own, dict):
+            raise ValueError(f"options: {name}: expected a dictionary of hyperparameters, got {own!r}")
+    for name in detectors:
+        for protocol in protocols:
+            make_learner(name, protocol, options.get(name))

@@ -10,12 +10,6 @@ from inclad.detectors.patchcore import PatchCore
 DETECTORS: dict[str, type[Detector]] = {"patchcore": PatchCore, "padim": PaDiM, "cfa": CFA}
 
 
-def make_detector(name: str, options: dict | None = None) -> Detector:
-    """A fresh detector with its hyperparameters; ValueError names an unknown detector or option."""
-    cls = look_up(name, DETECTORS)
-    return cls(**check_options(name, cls, options or {}))
-
-
 def look_up(name: str, catalog: dict[str, type]) -> type:
     """The catalog's entry; ValueError lists the known names."""
     if name not in catalog:
@@ -33,7 +27,9 @@ def check_options(name: str, cls: type, options: dict) -> dict:
         if wanted is float and type(value) is int:
             continue
         if type(value) is not wanted:
-            raise ValueError(f"{name}: {key}: expected {wanted.__name__}, got {type(value).__name__} {value!r}")
+            raise ValueError(
+                f"{name}: {key}: expected {wanted.__name__}, got {type(value).__name__} {value!r}"
+            )
         if wanted is int and value < 0:
             raise ValueError(f"{name}: {key}: {value} is negative")
     return options

@@ -128,7 +128,9 @@ def features(batch: Batch) -> Tensor:
     to the finest grid, then the row and column of the position in [-1, 1]."""
     stages = [functional.avg_pool2d(maps, 3, 1, 1) for maps in batch.features(CFA.stages)]
     size = stages[0].shape[-2:]
-    stages[1:] = [functional.interpolate(s, size=size, mode="bilinear", align_corners=False) for s in stages[1:]]
+    stages[1:] = [
+        functional.interpolate(s, size=size, mode="bilinear", align_corners=False) for s in stages[1:]
+    ]
     rows, columns = (torch.linspace(-1, 1, length, device=stages[0].device) for length in size)
     coordinates = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(len(stages[0]), -1, -1, -1)
     return torch.cat([*stages, coordinates], 1).flatten(2).transpose(1, 2)
@@ -136,8 +138,8 @@ def features(batch: Batch) -> Tensor:
 
 def mean_features(images: Images) -> Tensor:
     """Mean (P, C + 2) float32 of the descriptor's input over the images."""
-    total = sum(features(batch).double().sum(0) for batch in images)
-    return (total / len(images)).float()
+    total = sum(features(batch).sum(0).cpu().double() for batch in images)
+    return (total / len(images)).float().to(images.extractor.device)
 
 
 def loss(

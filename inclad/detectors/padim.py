@@ -82,18 +82,21 @@ def fit_gaussians(images: Images, channels: int, seed: int, regularization: floa
     values, so that memory does not grow with the number of images and nothing large cancels.
     """
     if len(images) < 2:
-        raise ValueError(f"padim needs at least 2 normal training images to fit a covariance, got {len(images)}")
-    total = sum(embed(batch, channels, seed).double().sum(1) for batch in images)
-    mean = (total / len(images)).float()
+        raise ValueError(
+            f"padim needs at least 2 normal training images to fit a covariance, got {len(images)}"
+        )
+    total = sum(embed(batch, channels, seed).sum(1).cpu().double() for batch in images)
+    mean = (total / len(images)).float().to(images.extractor.device)
     covariance = torch.zeros(*mean.shape, mean.shape[1], device=mean.device)
     for batch in images:
         centred = embed(batch, channels, seed) - mean[:, None]
         covariance.baddbmm_(centred.transpose(1, 2), centred)
     covariance /= len(images) - 1
     covariance.diagonal(dim1=1, dim2=2).add_(regularization)
-    factor = torch.linalg.cholesky(covariance)
-    identity = torch.eye(mean.shape[1], device=mean.device).expand_as(factor)
-    return mean, torch.linalg.solve_triangular(factor, identity, upper=False)
+    # On the CPU for all devices: factorisations of small matrices differ between them, or are not there.
+    factor = torch.linalg.cholesky(covariance.cpu())
+    identity = torch.eye(mean.shape[1]).expand_as(factor)
+    return mean, torch.linalg.solve_triangular(factor, identity, upper=False).to(mean.device)
 
 
 def mahalanobis(embeddings: Tensor, mean: Tensor, whitening: Tensor) -> Tensor:

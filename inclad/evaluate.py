@@ -1,0 +1,73 @@
+"""One scoring pass over a task's test set: image and pixel ROC-AUC, or the reason why one is missing."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from inclad.data.images import read_mask
+from inclad.data.task import Sample, Task
+from inclad.features import Batch, Extractor
+from inclad.metrics import pixel_roc_auc, roc_auc
+
+Score = Callable[[Batch], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """ROC-AUC at both levels, in [0, 1]; NaN where missing, and then the reason is given."""
+
+    image: float
+    pixel: float
+    reasons: dict[str, str]
+
+
+def evaluate(score: Score, task: Task, extractor: Extractor) -> Evaluation:
+    """Score every test image of a task once and take both ROC-AUCs from it.
+
+    Anomalous images without a mask are left out at pixel level. Raises ValueError naming the image when a
+    map or a score is not finite.
+    """
+    measured = [sample for sample in task.test if sample.label == 0 or sample.mask is not None]
+    masked = {sample for sample in measured if sample.mask is not None}
+    scores, maps = [], []
+    for batch in extractor.images(task.test):
+        batch_maps, batch_scores = score(batch)
+        batch_maps, batch_scores = batch_maps.cpu().numpy(), batch_scores.cpu().numpy()
+        check_finite(batch.samples, batch_maps, batch_scores)
+        scores.append(batch_scores)
+        if masked:
+            keep = [sample.label == 0 or sample.mask is not None for sample in batch.samples]
+            maps.append(batch_maps[keep])
+    image = roc_auc(np.array([sample.label for sample in task.test]), np.concatenate(scores))
+    reasons = {}
+    if math.isnan(image):
+        reasons["image"] = one_class(task)
+    pixel = math.nan
+    if not masked:
+        reasons["pixel"] = "no masks"
+    else:
+        pixel = pixel_roc_auc(read_masks(measured, task, extractor.image_size), np.concatenate(maps))
+        if math.isnan(pixel):
+            reasons["pixel"] = "one class only: every pixel has the same label"
+    return Evaluation(image, pixel, reasons)
+
+
+def read_masks(samples: Sequence[Sample], task: Task, size: int) -> np.ndarray:
+    """Masks (B, size, size) bool of the samples; all False where there is none."""
+    return np.stack([read_mask(sample.mask, size, task.mask_threshold) for sample in samples])
+
+
+def one_class(task: Task) -> str:
+    """Why a test set of one class has no ROC-AUC."""
+    missing = "normal" if all(sample.label for sample in task.test) else "anomalous"
+    return f"one class only: no {missing} test images"
+
+
+def check_finite(samples: Sequence[Sample], maps: np.ndarray, scores: np.ndarray) -> None:
+    """Raise ValueError, naming the first image, when a map or score is NaN or infinite."""
+    finite = np.isfinite(scores) & np.isfinite(maps).all((1, 2))
+    if not finite.all():
+        raise ValueError(f"{samples[int(finite.argmin())].image}: its anomaly map or score is not finite")
