@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
+import pandas as pd
+
 from inclad.continual.catalog import make_learner
 from inclad.data.task import Task
 from inclad.evaluate import Evaluation, evaluate
 from inclad.features import Extractor
+
+Expert = tuple[Task, str, Evaluation]
 
 
 def run_experts(
@@ -13,11 +17,28 @@ def run_experts(
     detectors: Sequence[str],
     extractor: Extractor,
     options: dict[str, dict] | None = None,
-) -> Iterator[tuple[Task, str, Evaluation]]:
+    seed: int = 0,
+) -> Iterator[Expert]:
     """Yield task, detector name and evaluation, one expert after the other, task by task."""
     for task in tasks:
         for name in detectors:
             # The naive learner after one task is the detector itself.
-            expert = make_learner(name, "naive", (options or {}).get(name))
+            expert = make_learner(name, "naive", (options or {}).get(name), seed)
             expert.learn(extractor.images(task.train))
             yield task, name, evaluate(expert.score, task, extractor)
+
+
+def experts_table(dataset: str, experts: Sequence[Expert]) -> pd.DataFrame:
+    """ROC-AUC of every expert at both levels, one a row; NaN where a level can't be measured."""
+    rows = [(dataset, task.name, name, found.image, found.pixel) for task, name, found in experts]
+    return pd.DataFrame(rows, columns=["dataset", "task", "detector", "image_roc_auc", "pixel_roc_auc"])
+
+
+def missing_table(dataset: str, experts: Sequence[Expert]) -> pd.DataFrame:
+    """Why a ROC-AUC is missing, one a row; empty when none is."""
+    rows = [
+        (dataset, name, level, task.name, reason)
+        for task, name, found in experts
+        for level, reason in found.reasons.items()
+    ]
+    return pd.DataFrame(rows, columns=["dataset", "detector", "level", "task", "reason"])

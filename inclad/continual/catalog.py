@@ -1,5 +1,6 @@
 """Learners by detector and protocol."""
 
+import inspect
 from collections.abc import Sequence
 
 from inclad.continual.cfa import ContinualCFA
@@ -16,8 +17,8 @@ CONTINUAL: dict[str, type[Learner]] = {
 PROTOCOLS = ("naive", "continual")
 
 
-def make_learner(name: str, protocol: str, options: dict | None = None) -> Learner:
-    """A fresh learner of a stream.
+def make_learner(name: str, protocol: str, options: dict | None = None, seed: int = 0) -> Learner:
+    """A fresh learner of a stream; `seed` is its seed where it has one and `options` name no other.
 
     Options of the continual form that the naive one does not have (a history or buffer ratio) are left out
     there. ValueError names an unknown detector, protocol or option.
@@ -26,10 +27,10 @@ def make_learner(name: str, protocol: str, options: dict | None = None) -> Learn
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r} (known: {', '.join(PROTOCOLS)})")
     options = check_options(name, continual, options or {})
-    if protocol == "continual":
-        return continual(**options)
-    own = detector.__init__.__kwdefaults__ or {}
-    return Naive(detector(**{key: value for key, value in options.items() if key in own}))
+    cls = continual if protocol == "continual" else detector
+    known = inspect.signature(cls).parameters
+    learner = cls(**{key: value for key, value in ({"seed": seed} | options).items() if key in known})
+    return learner if protocol == "continual" else Naive(learner)
 
 
 def check_learners(detectors: Sequence[str], protocols: Sequence[str], options: dict[str, dict]) -> None:

@@ -13,9 +13,16 @@ class ContinualPaDiM(Learner):
     stages = PaDiM.stages
 
     def __init__(
-        self, *, channels: int = 100, regularization: float = 0.01, sigma: float = 4.0, seed: int = 1024
+        self,
+        *,
+        channels: int = 100,
+        regularization: float = 0.01,
+        sigma: float = 4.0,
+        channel_seed: int = 1024,
     ):
-        self.detector = PaDiM(channels=channels, regularization=regularization, sigma=sigma, seed=seed)
+        self.detector = PaDiM(
+            channels=channels, regularization=regularization, sigma=sigma, channel_seed=channel_seed
+        )
         self.gaussians: list[tuple[Tensor, Tensor]] = []
 
     def learn(self, images: Images) -> None:
@@ -23,7 +30,7 @@ class ContinualPaDiM(Learner):
         self.gaussians.append((self.detector.mean, self.detector.whitening))
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        embeddings = embed(batch, self.detector.channels, self.detector.seed)
+        embeddings = embed(batch, self.detector.channels, self.detector.channel_seed)
         distances = [mahalanobis(embeddings, mean, whitening) for mean, whitening in self.gaussians]
         sigma = self.detector.sigma
         best = best_memory(distances, [maps_and_scores(d, batch.size, sigma)[1] for d in distances])

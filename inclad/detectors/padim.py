@@ -16,7 +16,7 @@ from inclad.maps import position_maps
 class PaDiM(Detector):
     """A Gaussian per location over a random choice of channels.
 
-    `channels` of all channels of the three stages are drawn from `seed`, the same for every task: only
+    `channels` of all channels of the three stages are drawn from `channel_seed`, the same for every task: only
     then can distances to the Gaussians of two tasks be compared. `regularization` is added to the diagonal
     of every covariance; `sigma` smooths the map, in pixels.
     """
@@ -24,22 +24,29 @@ class PaDiM(Detector):
     stages = (1, 2, 3)
 
     def __init__(
-        self, *, channels: int = 100, regularization: float = 0.01, sigma: float = 4.0, seed: int = 1024
+        self,
+        *,
+        channels: int = 100,
+        regularization: float = 0.01,
+        sigma: float = 4.0,
+        channel_seed: int = 1024,
     ):
         if regularization <= 0:
             raise ValueError(f"padim: regularization: {regularization} must be above 0")
         self.channels = channels
         self.regularization = regularization
         self.sigma = sigma
-        self.seed = seed
+        self.channel_seed = channel_seed
         self.mean = torch.empty(0, 0)
         self.whitening = torch.empty(0, 0, 0)
 
     def fit(self, images: Images) -> None:
-        self.mean, self.whitening = fit_gaussians(images, self.channels, self.seed, self.regularization)
+        self.mean, self.whitening = fit_gaussians(
+            images, self.channels, self.channel_seed, self.regularization
+        )
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        distances = mahalanobis(embed(batch, self.channels, self.seed), self.mean, self.whitening)
+        distances = mahalanobis(embed(batch, self.channels, self.channel_seed), self.mean, self.whitening)
         maps = position_maps(distances, batch.size, self.sigma)
         return maps, image_scores(maps)
 
