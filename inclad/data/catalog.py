@@ -36,6 +36,8 @@ def load_tasks(
     proportion of normal and anomalous images and at least one of each. Raises one DataError with
     everything that is wrong.
     """
+    if isinstance(tasks, str):
+        raise DataError([f"tasks: {tasks!r} is one text; give a list of names"])
     roots = dict(roots or {})
     if root:
         roots[dataset] = root

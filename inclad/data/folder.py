@@ -32,13 +32,13 @@ def existing_root(root: Path | str | None, dataset: str, expected: str) -> Path:
 
 def subfolders(folder: Path, root: Path, problems: list[str]) -> list[Path]:
     """List the visible folders in `folder`, naturally ordered; what leaves `root` goes into `problems`."""
-    return [path for path in _entries(folder, root, problems) if path.is_dir()]
+    return [path for path in visible(folder, root, problems) if path.is_dir()]
 
 
 def image_files(folder: Path, root: Path, problems: list[str]) -> list[Path]:
     """List the image files in `folder` (suffix in any case), naturally ordered; [] when it is absent."""
     found = []
-    for path in _entries(folder, root, problems):
+    for path in visible(folder, root, problems):
         if path.suffix.lower() in IMAGE_SUFFIXES and not path.is_dir():
             if path.is_file():
                 found.append(path)
@@ -66,7 +66,8 @@ def choose(names: list[str] | None, known: list[str], where: str) -> list[str]:
     return list(names)
 
 
-def _entries(folder: Path, root: Path, problems: list[str]) -> list[Path]:
+def visible(folder: Path, root: Path, problems: list[str]) -> list[Path]:
+    """List what `folder` holds, naturally ordered, without dot files, archive leftovers and escaping links."""
     if not folder.is_dir():
         return []
     home = root.resolve()

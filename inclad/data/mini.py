@@ -26,7 +26,7 @@ from inclad.data.mini_scenes import Scene
 from inclad.data.task import DataError, Task
 from inclad.files import publish_folder, restore_folder
 
-VERSION = 1  # raised whenever the same seed gives other pictures
+VERSION = 2  # raised whenever the same seed gives other pictures
 MARKER = "mini.json"
 SPLITS = {"train": 0, "good": 1, "defective": 2}
 VISIBLE = 5 / 255  # a smaller change of a channel is neither drawn nor marked
@@ -52,7 +52,7 @@ COMPONENTS: dict[str, Component] = {
         scenes.capsule,
         {
             "crack": partial(faults.crack, length=0.5, width=0.022, strength=0.75),
-            "dent": partial(faults.dent, radius=0.16, strength=0.5),
+            "dent": partial(faults.dent, radius=0.17, strength=0.65),
             "missing": None,
             "stain": partial(faults.stain, radius=0.10, tint=(0.35, 0.45, 0.30), strength=0.7),
         },
@@ -62,9 +62,9 @@ COMPONENTS: dict[str, Component] = {
         scenes.circuit,
         {
             "missing": None,
-            "scratch": partial(faults.scratch, length=0.5, width=0.014, strength=0.45),
-            "solder": partial(faults.fade, radius=0.05, shift=(0.45, 0.40, 0.42), strength=1.0),
-            "stain": partial(faults.stain, radius=0.12, tint=(1.5, 0.9, 0.6), strength=0.5),
+            "scratch": partial(faults.scratch, length=0.45, width=0.012, strength=0.35),
+            "solder": partial(faults.drop, radius=0.045, colour=(0.74, 0.75, 0.74)),
+            "stain": partial(faults.stain, radius=0.12, tint=(2.1, 1.0, 0.6), strength=0.6),
         },
         light=0.05,
         parts=16,
@@ -81,20 +81,20 @@ COMPONENTS: dict[str, Component] = {
     "gear": Component(
         scenes.gear,
         {
-            "crack": partial(faults.crack, length=0.35, width=0.02, strength=0.75),
+            "crack": partial(faults.crack, length=0.40, width=0.026, strength=0.85),
             "missing": None,
-            "rust": partial(faults.stain, radius=0.10, tint=(0.60, 0.38, 0.28), strength=0.8),
-            "scratch": partial(faults.scratch, length=0.45, width=0.016, strength=0.6),
+            "rust": partial(faults.stain, radius=0.12, tint=(0.55, 0.33, 0.25), strength=0.9),
+            "scratch": partial(faults.scratch, length=0.50, width=0.02, strength=0.7),
         },
         parts=16,
     ),
     "terrazzo": Component(
         scenes.terrazzo,
         {
-            "crack": partial(faults.crack, length=0.7, width=0.014, strength=0.4),
-            "fade": partial(faults.fade, radius=0.16, shift=(-0.05, 0.02, 0.08), strength=1.0),
-            "hole": partial(faults.hole, radius=0.045, depth=0.7),
-            "stain": partial(faults.stain, radius=0.15, tint=(0.85, 0.75, 0.55), strength=0.6),
+            "crack": partial(faults.crack, length=0.8, width=0.02, strength=0.5, branches=2),
+            "hole": partial(faults.hole, radius=0.06, depth=0.85),
+            "scratch": partial(faults.scratch, length=0.7, width=0.016, strength=-0.4),
+            "stain": partial(faults.stain, radius=0.17, tint=(0.62, 0.50, 0.30), strength=0.55),
         },
         light=0.05,
         grain=0.012,
@@ -138,7 +138,7 @@ def draw(
         else:
             damaged = spec.faults[name](rng, scene)
         visible = np.abs(np.clip(damaged, 0, 1) - np.clip(scene.image, 0, 1)).max(2) > VISIBLE
-        mask = binary_fill_holes(binary_closing(visible, iterations=1)) | visible
+        mask = binary_fill_holes(binary_closing(visible, iterations=3)) | visible
         if mask.mean() > 0.0008:
             break
     return np.where(mask[..., None], photograph(damaged), image), mask, name
@@ -216,8 +216,9 @@ def _png(array: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def is_whole(root: Path, recipe: dict[str, int] | None = None) -> bool:
+def is_whole(root: Path | str, recipe: dict[str, int] | None = None) -> bool:
     """Whether `root` holds every byte its marker promises and, with a `recipe`, was made from that one."""
+    root = Path(root)
     restore_folder(root)
     try:
         marker = json.loads((root / MARKER).read_text())
@@ -239,9 +240,9 @@ def read(root: Path | str | None = None, names: list[str] | None = None) -> list
     """
     if not root:
         root = generate(_project_folder() / "build" / "data" / "mini")
-    elif not Path(root).exists():
+    elif not Path(root).exists() or (Path(root).is_dir() and not any(Path(root).iterdir())):
         generate(root)
-    elif not is_whole(Path(root)):
+    elif not is_whole(root):
         raise DataError([f"{root}: not a whole mini dataset; delete the folder, it will be made again"])
     return mvtec.read(root, names, dataset="mini")
 

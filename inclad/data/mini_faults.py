@@ -5,6 +5,7 @@ A fault is `fault(rng, scene) -> float32 (S, S, 3)`; lengths are shares of half 
 
 import numpy as np
 from PIL import Image, ImageDraw
+from scipy.ndimage import gaussian_filter
 
 from inclad.data.mini_scenes import Scene, blend, coordinates, cover, noise
 
@@ -134,3 +135,11 @@ def smear(rng: np.random.Generator, scene: Scene, *, length: float, width: float
     alpha = stroke(rng, scene, length, width, jag=0.03, angle=angle)
     shift = max(2, round(0.05 * len(alpha)))
     return blend(scene.image, np.roll(scene.image, (shift, shift // 2), (0, 1)) * 1.15 + 0.05, alpha)
+
+
+def drop(rng: np.random.Generator, scene: Scene, *, radius: float, colour: tuple) -> np.ndarray:
+    """A splash of solder or paint: opaque, domed, with a bright side and a dark one."""
+    alpha = blob(rng, scene, radius, soft=0.015)
+    gy, gx = np.gradient(gaussian_filter(alpha, 0.012 * len(alpha)))
+    shine = np.clip((gx + gy) * 0.03 * len(alpha), -0.5, 0.5)
+    return blend(scene.image, np.array(colour, np.float32) + shine[..., None], alpha)

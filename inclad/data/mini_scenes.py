@@ -138,8 +138,8 @@ def circuit(rng: np.random.Generator, size: int, without: int | None = None) -> 
     cans = [(222, 96, 14), (26, 58, 12), (140, 104, 11), (116, 206, 12)]
     lamps = [(164, 226), (196, 226)]
     for part in range(len(chips) + len(small) + len(cans) + len(lamps)):
-        dx, dy = rng.normal(0, 0.9, 2)
-        tone = rng.normal(0, 7)
+        dx, dy = rng.normal(0, 1.2, 2)
+        tone = rng.normal(0, 9)
         kind, index = part, part
         if kind < 2:
             x, y, w, h = chips[index]
@@ -229,7 +229,7 @@ def gear(rng: np.random.Generator, size: int, without: int | None = None) -> Sce
     rho, theta = np.hypot(u, v), (np.arctan2(v, u) - phase) % (2 * np.pi)
     tooth = np.clip(1.7 * np.sin(16 * theta) + 0.1, -1, 1) * 0.5 + 0.5
     if without is not None:
-        tooth = np.where(np.floor(theta * 8 / np.pi) == without % 16, 0.1 * tooth, tooth)
+        tooth = np.where(np.floor(theta * 8 / np.pi + 0.2) % 16 == without, 0.1 * tooth, tooth)
     distance = np.maximum(rho - (0.66 + 0.15 * tooth), 0.17 - rho)
     keyway = np.maximum(np.abs(_turn(u, v, np.zeros(2), phase)[1]) - 0.045, np.abs(rho - 0.17) - 0.06)
     distance = np.maximum(distance, -keyway)
@@ -258,14 +258,14 @@ def gear(rng: np.random.Generator, size: int, without: int | None = None) -> Sce
 
 def terrazzo(rng: np.random.Generator, size: int, without: int | None = None) -> Scene:
     """A polished floor: stone chips of many colours and sizes in pale cement."""
-    floor = Image.new("RGB", (2 * size, 2 * size), (226, 219, 205))
+    floor = Image.new("RGB", (2 * size, 2 * size), (204, 197, 183))
     pen = ImageDraw.Draw(floor)
     palette = np.array(
-        [[176, 106, 84], [120, 128, 118], [92, 92, 98], [204, 172, 128], [242, 238, 232], [150, 84, 70]]
+        [[176, 106, 84], [120, 128, 118], [92, 92, 98], [204, 172, 128], [224, 220, 214], [150, 84, 70]]
     )
-    count = 230
+    count = 200
     places = rng.uniform(0, 2 * size, (count, 2))
-    radii = np.sort(rng.lognormal(np.log(0.016), 0.62, count))[::-1] * 2 * size
+    radii = np.sort(rng.lognormal(np.log(0.016), 0.52, count))[::-1] * 2 * size
     colours = palette[rng.integers(0, len(palette), count)] + rng.normal(0, 9, (count, 3))
     corners = np.sort(rng.uniform(0, 2 * np.pi, (count, 7)), 1)
     stretch = rng.uniform(0.7, 1.3, (count, 7))

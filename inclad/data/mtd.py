@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inclad.data.folder import choose, existing_root, image_files, natural, subfolders
+from inclad.data.folder import choose, existing_root, image_files, subfolders, visible
 from inclad.data.images import decode
 from inclad.data.task import DataError, Sample, Task
 
@@ -74,7 +74,7 @@ def _images(root: Path, problems: list[str]) -> list[tuple[str, int, str, Path]]
             if match and path.suffix.lower() != ".png":
                 found.append((match[1], int(match[2]), kind, path))
     if not found:
-        names = ", ".join(sorted((path.name for path in root.iterdir()), key=natural)[:5]) or "nothing"
+        names = ", ".join((path.name for path in visible(root, root, [])[:5])) or "nothing"
         problems.append(f"{root}: no image of Magnetic Tile Defect, it holds {names}; expected {LAYOUT}")
         raise DataError(problems)
     return found

@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-from inclad.data.folder import choose, existing_root, image_files, subfolders
+from inclad.data.folder import choose, existing_root, image_files, subfolders, visible
 from inclad.data.task import DataError, Sample, Task
 
 LAYOUT = "one folder a category, each with train/good, test/<defect> and ground_truth/<defect>"
@@ -23,7 +23,7 @@ def read(root: Path | str | None, names: list[str] | None = None, *, dataset: st
     known = _categories(root, problems)
     tasks = [_task(root, name, dataset, problems) for name in choose(names, known, str(root))]
     if problems:
-        raise DataError(problems)
+        raise DataError(list(dict.fromkeys(problems)))
     return tasks
 
 
@@ -34,7 +34,7 @@ def _categories(root: Path, problems: list[str]) -> list[str]:
             [f"{root}: is itself one category (it holds train or test); give {root.resolve().parent}"]
         )
     folders = subfolders(root, root, problems)
-    names = [folder.name for folder in folders if _is_category(folder) or not any(folder.iterdir())]
+    names = [folder.name for folder in folders if _is_category(folder) or not visible(folder, root, problems)]
     if any(_is_category(root / name) for name in names):
         return names
     for folder in folders:
@@ -44,7 +44,7 @@ def _categories(root: Path, problems: list[str]) -> list[str]:
             raise DataError(
                 [f"{root}: no category here, but {folder} holds {len(inner)} ({names}); give that"]
             )
-    found = ", ".join(path.name for path in sorted(root.iterdir())[:5]) or "nothing"
+    found = ", ".join(path.name for path in visible(root, root, [])[:5]) or "nothing"
     raise DataError([*problems, f"{root}: no category found, it holds {found}; expected {LAYOUT}"])
 
 
@@ -54,7 +54,7 @@ def _is_category(folder: Path) -> bool:
 
 def _task(root: Path, name: str, dataset: str, problems: list[str]) -> Task:
     category = root / name
-    if not any(category.iterdir()):
+    if not visible(category, root, problems):
         problems.append(f"{category}: empty category; copy it again or remove the folder")
         return Task(dataset, name, (), ())
     before = len(problems)
