@@ -182,7 +182,7 @@ class _Engine:
             return f"{head} ({outcome.message})"
         if outcome.status == "done":
             left = self._seconds_left()
-            return f"{head}  {duration(outcome.seconds)}" + (f", {duration(left)} left" if left else "")
+            return f"{head}  {duration(outcome.seconds)}" + (f", {duration(left)} left" if left >= 1 else "")
         lines = outcome.message.splitlines() or ["unknown reason"]
         if len(lines) > MESSAGE_LINES:
             lines = [*lines[:MESSAGE_LINES], f"... and {len(lines) - MESSAGE_LINES} lines more"]

@@ -23,6 +23,7 @@ from pathlib import Path
 print(inclad.outer.answer() + size)
 """
 FINISH = """\
+from pathlib import Path
 import json
 folder = Path(results)
 folder.mkdir(parents=True)
