@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import nbformat
-import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[1]
 
 PARAMETERS = """\
 size: int = 3  # how many numbers
@@ -85,8 +84,3 @@ class Project:
 
     def files(self, folder: str) -> list[str]:
         return sorted(path.name for path in (self.root / folder).glob("*"))
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
