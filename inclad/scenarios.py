@@ -1,0 +1,88 @@
+"""From single-task scores to the order of a stream: ranks, their consensus, curricula (InCLAD, section 3)."""
+
+import numpy as np
+import pandas as pd
+
+ORDERINGS = ("easy_to_hard", "hard_to_easy", "random", "given")
+
+
+def consensus_ranks(experts: pd.DataFrame) -> pd.DataFrame:
+    """Rank the tasks by difficulty for each detector, and average; hardest first.
+
+    `experts` has a row a task and detector with `image_roc_auc`. All its tasks are ranked together, so give
+    the tasks of one stream. Each detector's tasks get ordinal ranks, 1 = lowest ROC-AUC = hardest, equal
+    values by task name: other treatments of ties do not give the averages that InCLAD prints (Tables 9-13).
+    Returns `dataset` where there is one, `task`, a column of ranks a detector, `average_rank` and
+    `average_roc_auc`, sorted by average rank, then name. Raises ValueError for scores that are missing, NaN
+    or there twice.
+    """
+    scores = _scores(experts)
+    ranks = scores.rank(method="first").astype(int)  # rows are sorted by name
+    table = ranks.assign(average_rank=ranks.mean(axis=1), average_roc_auc=scores.mean(axis=1))
+    # Means of whole numbers can differ in the last bit, sums cannot.
+    order = ranks.sum(axis=1).sort_values(kind="stable").index
+    table = table.loc[order].rename_axis(columns=None).reset_index()
+    if "dataset" in experts:
+        dataset = experts.drop_duplicates("task").set_index("task")["dataset"]
+        table.insert(0, "dataset", table["task"].map(dataset))
+    return table
+
+
+def spearman(experts: pd.DataFrame) -> pd.DataFrame:
+    """Rank correlation of every two detectors over the tasks (InCLAD, Table 8); -1 to 1, 1 = same order.
+
+    Made from the ordinal ranks of `consensus_ranks`. Columns detector_a, detector_b, spearman; NaN for a
+    single task. Raises ValueError like `consensus_ranks`.
+    """
+    ranks = _scores(experts).rank(method="first")
+    correlation = ranks.corr() if len(ranks) > 1 else ranks.corr() * np.nan
+    names = list(ranks.columns)
+    rows = [(a, b, correlation.loc[a, b]) for i, a in enumerate(names) for b in names[i + 1 :]]
+    return pd.DataFrame(rows, columns=["detector_a", "detector_b", "spearman"])
+
+
+def order_tasks(
+    ordering: str, names: list[str], experts: pd.DataFrame | None = None, seed: int = 0
+) -> list[str]:
+    """The order in which a stream takes its tasks.
+
+    easy_to_hard sorts by the average rank over the detectors of `experts`, equal averages by name, easiest
+    first; hard_to_easy is its exact reverse; random shuffles the sorted names with `seed`; given keeps
+    `names`. Only the tasks in `names` are ranked. Raises ValueError, in one line, for an unknown ordering, a
+    name given twice, and a task without scores.
+    """
+    if ordering not in ORDERINGS:
+        raise ValueError(f"unknown ordering {ordering!r} (known: {', '.join(ORDERINGS)})")
+    names = list(names)
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"task {name!r} is named twice in the stream")
+    if ordering == "given" or not names:
+        return names
+    if ordering == "random":
+        return [str(name) for name in np.random.default_rng(seed).permutation(sorted(names))]
+    scored = set() if experts is None else set(experts["task"])
+    missing = [name for name in names if name not in scored]
+    if missing:
+        raise ValueError(
+            f"ordering {ordering} needs the experts' scores of {', '.join(missing)}: make them with "
+            "`inclad run experts` for these tasks"
+        )
+    hard_to_easy = list(consensus_ranks(experts[experts["task"].isin(names)])["task"])
+    return hard_to_easy if ordering == "hard_to_easy" else hard_to_easy[::-1]
+
+
+def _scores(experts: pd.DataFrame) -> pd.DataFrame:
+    """Image ROC-AUC: a row a task, sorted by name; a column a detector, as first met; no cell missing."""
+    twice = experts[experts.duplicated(["task", "detector"])]
+    if len(twice):
+        task, detector = twice.iloc[0][["task", "detector"]]
+        raise ValueError(f"experts hold task {task!r}, detector {detector!r} twice: give those of one stream")
+    detectors = list(experts["detector"].drop_duplicates())
+    scores = experts.pivot(index="task", columns="detector", values="image_roc_auc")[detectors].sort_index()
+    for task, detector in scores.isna().stack().loc[lambda missing: missing].index:
+        raise ValueError(
+            f"expert {detector!r} has no image ROC-AUC for task {task!r}: it was not run, or the test "
+            "set lacks normal or anomalous images"
+        )
+    return scores
