@@ -7,6 +7,7 @@ from torch import Tensor
 # smaller ones start more of them.
 BLOCK = 256
 CHUNK = 4096
+QUERIES = 1024
 
 
 def nearest(queries: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
@@ -15,7 +16,13 @@ def nearest(queries: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
     `queries` (Q, D) and `bank` (M, D) float32. The neighbour is found by the expanded square; its
     distance is then taken from the difference itself, which loses nothing to cancellation.
     """
-    norms = bank.square().sum(1)
+    centre = bank.mean(0)
+    centred, norms = _centred(bank, centre)
+    index = torch.cat([_nearest_index(part - centre, centred, norms) for part in queries.split(QUERIES)])
+    return (queries - bank[index]).square().sum(1).sqrt(), index
+
+
+def _nearest_index(queries: Tensor, bank: Tensor, norms: Tensor) -> Tensor:
     best = torch.full((len(queries),), torch.inf, device=queries.device)
     index = torch.zeros(len(queries), dtype=torch.int64, device=queries.device)
     for start in range(0, len(bank), CHUNK):
@@ -26,7 +33,13 @@ def nearest(queries: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
         closer = value < best
         best = torch.where(closer, value, best)
         index = torch.where(closer, place + start, index)
-    return (queries - bank[index]).square().sum(1).sqrt(), index
+    return index
+
+
+def _centred(bank: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    """Bank about `centre`, and its squared lengths: an offset that all share would drown the distances."""
+    centred = bank - centre
+    return centred, centred.square().sum(1)
 
 
 def nearest_k(queries: Tensor, bank: Tensor, k: int) -> Tensor:
@@ -34,9 +47,10 @@ def nearest_k(queries: Tensor, bank: Tensor, k: int) -> Tensor:
 
     `queries` (Q, D) and `bank` (M, D) float32, k <= M; the table of Q x M distances is made in pieces.
     """
-    norms = bank.square().sum(1)
+    centre = bank.mean(0)
+    centred, norms = _centred(bank, centre)
     pieces = [
-        torch.addmm(norms, part, bank.T, alpha=-2).topk(k, 1, largest=False).indices
+        torch.addmm(norms, part - centre, centred.T, alpha=-2).topk(k, 1, largest=False).indices
         for part in queries.split(CHUNK)
     ]
     return torch.cat(pieces)
@@ -77,7 +91,7 @@ def _greedy(points: Tensor, weights: Tensor, squares: Tensor, count: int) -> Ten
     best of them is not below the bound of everything outside.
     """
     squares = squares.clone()
-    norms = points.square().sum(1)
+    points, norms = _centred(points, points.mean(0))
     seen = torch.zeros(len(points), dtype=torch.int64, device=points.device)
     picks = torch.empty(count, dtype=torch.int64, device=points.device)
     done = 0
