@@ -1,4 +1,4 @@
-"""Frozen networks by timm name, with their own mean and standard deviation, and weights that are never random."""
+"""Frozen networks by timm name, with their own mean and standard deviation, never with random weights."""
 
 import difflib
 import hashlib
@@ -86,26 +86,30 @@ def load_backbone(
     """
     target = choose_device(device)
     name = PAPER_WEIGHTS.get(name, name)
-    stages = tuple(stages)
+    stages = tuple(sorted(set(stages)))
     bare = name.split(".")[0]
     if not timm.is_model(bare):
         close = ", ".join(difflib.get_close_matches(bare, timm.list_models(), 3)) or "see timm.list_models()"
         raise BackboneError(f"backbone {name!r} is not a timm model (close: {close})")
+    if not stages or stages[0] < 0:
+        raise BackboneError(f"stages: {list(stages)}: name at least one stage, counted from 0")
     network = _build(name, stages, pretrained=False)
     file, tried = _find_file(name, bare, weights, Path(folder))
     if file:
         tensors = load_tensors(file)
-        _load(network, _rename_lite0(tensors) if "_conv_stem.weight" in tensors else tensors, file)
+        tensors = _rename_lite0(tensors) if "_conv_stem.weight" in tensors else tensors
+        _load(network, bare, tensors, file)
         source, digest = file.name, hashlib.sha256(file.read_bytes()).hexdigest()
     else:
         network, problem = _from_hub(name, stages)
         if problem:
+            tried.append(f"the model hub ({problem})")
             raise BackboneError(
-                f"no weights for backbone {name!r}; tried: {'; '.join([*tried, f'the model hub ({problem})'])}. "
+                f"no weights for backbone {name!r}; tried: {'; '.join(tried)}. "
                 f"Put a file at {Path(folder) / name}.safetensors (or .pth), or set weights: FILE"
             )
         source, digest = "model hub", _digest(network)
-    _drop_unused_blocks(network, max(stages))
+    _drop_unused_blocks(network)
     config = timm.get_pretrained_cfg(name) or timm.get_pretrained_cfg(bare)
     backbone = Backbone(network, stages, Weights(name, source, digest), config.mean, config.std)
     backbone = backbone.eval().requires_grad_(False).to(target)
@@ -143,7 +147,9 @@ def _build(name: str, stages: tuple[int, ...], pretrained: bool) -> nn.Module:
     except (AssertionError, IndexError, RuntimeError) as error:
         if pretrained:
             raise
-        raise BackboneError(f"backbone {name!r} has no feature stages {list(stages)} ({error})") from error
+        raise BackboneError(
+            f"backbone {name!r} with stages {list(stages)} can't be built ({error})"
+        ) from error
 
 
 def _find_file(name: str, bare: str, weights: str, folder: Path) -> tuple[Path | None, list[str]]:
@@ -162,11 +168,13 @@ def _find_file(name: str, bare: str, weights: str, folder: Path) -> tuple[Path |
 
 
 def _from_hub(name: str, stages: tuple[int, ...]) -> tuple[nn.Module | None, str]:
-    """The pretrained network, or None and why not; asks for the host first: the hub client retries for a minute."""
+    """The pretrained network, or None and why not; looks for the host first: the client retries long."""
     config = timm.get_pretrained_cfg(name)
     if config is None or not (config.hf_hub_id or config.url):
         return None, "timm knows no pretrained weights of that name"
-    cached = config.hf_hub_id and huggingface_hub.try_to_load_from_cache(config.hf_hub_id, "model.safetensors")
+    cached = config.hf_hub_id and huggingface_hub.try_to_load_from_cache(
+        config.hf_hub_id, "model.safetensors"
+    )
     if not isinstance(cached, str):
         try:
             socket.getaddrinfo(urlparse(huggingface_hub.constants.ENDPOINT).hostname, 443)
@@ -178,16 +186,28 @@ def _from_hub(name: str, stages: tuple[int, ...]) -> tuple[nn.Module | None, str
         return None, type(error).__name__
 
 
-def _load(network: nn.Module, tensors: dict[str, Tensor], file: Path) -> None:
+def _load(network: nn.Module, bare: str, tensors: dict[str, Tensor], file: Path) -> None:
     wanted = network.state_dict()
-    # A ResNet file also holds its classifier, which a feature network has no place for.
-    missing = [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]
-    wrong = [key for key in wanted if key in tensors and tensors[key].shape != wanted[key].shape]
-    if missing or wrong:
-        what = f"lacks {missing[0]!r}" if missing else f"has another shape for {wrong[0]!r}"
-        count = len(missing) + len(wrong)
-        raise BackboneError(f"{file}: not the weights of this backbone ({what}; {count} of {len(wanted)} differ)")
-    network.load_state_dict({key: tensors[key] for key in wanted if key in tensors}, strict=False)
+    # The whole network has more than its features (a classifier, later stages), but nothing else may be in
+    # the file: a ResNet-34 holds every tensor of a ResNet-18, with the same shapes.
+    with torch.device("meta"):
+        whole = timm.create_model(bare).state_dict()
+    # timm's feature networks write "stages_0" where the whole network has "stages.0".
+    names = {key.replace(".", "_"): key for key in whole}
+    found = {key: tensors.get(names.get(key.replace(".", "_"), key)) for key in wanted}
+    lacking = [key for key, value in found.items() if value is None and "num_batches_tracked" not in key]
+    shaped = [key for key, value in found.items() if value is not None and value.shape != wanted[key].shape]
+    foreign = [key for key in tensors if key not in whole]
+    problems = (
+        [f"lacks {key!r}" for key in lacking]
+        + [f"has another shape for {key!r}" for key in shaped]
+        + [f"holds {key!r}, which is not part of it" for key in foreign]
+    )
+    if problems:
+        raise BackboneError(
+            f"{file}: not the weights of backbone {bare!r}: it {problems[0]} ({len(problems)} differences)"
+        )
+    network.load_state_dict({key: value for key, value in found.items() if value is not None}, strict=False)
 
 
 def _rename_lite0(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -202,7 +222,13 @@ def _rename_lite0(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         "_project_conv": "conv_pwl",
         "_bn2": "bn3",
     }
-    outside = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+    outside = {
+        "_conv_stem": "conv_stem",
+        "_bn0": "bn1",
+        "_conv_head": "conv_head",
+        "_bn1": "bn2",
+        "_fc": "classifier",
+    }
     renamed = {}
     for key, value in tensors.items():
         parts = key.split(".")
@@ -215,7 +241,7 @@ def _rename_lite0(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _drop_unused_blocks(network: nn.Module, last_stage: int) -> None:
+def _drop_unused_blocks(network: nn.Module) -> None:
     """EfficientNets in timm compute every block even when only early stages are asked for."""
     blocks = getattr(network, "blocks", None)
     if blocks is None:
