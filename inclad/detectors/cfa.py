@@ -39,6 +39,13 @@ class CFA(Detector):
         sigma: float = 4.0,
         seed: int = 0,
     ):
+        for key, value in (
+            ("batch_size", batch_size),
+            ("neighbors", neighbors),
+            ("repulsion_neighbors", repulsion_neighbors),
+        ):
+            if value < 1:
+                raise ValueError(f"cfa: {key}: {value} must be at least 1")
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate

@@ -33,6 +33,8 @@ class PaDiM(Detector):
     ):
         if regularization <= 0:
             raise ValueError(f"padim: regularization: {regularization} must be above 0")
+        if channels < 1:
+            raise ValueError(f"padim: channels: {channels} must be at least 1")
         self.channels = channels
         self.regularization = regularization
         self.sigma = sigma
@@ -68,8 +70,10 @@ def embed(batch: Batch, channels: int, seed: int) -> Tensor:
     widths = [maps.shape[1] for maps in stages]
     parts = []
     for maps, chosen in zip(stages, _choose(widths, channels, seed)):
-        part = maps[:, chosen]
-        parts.append(part if part.shape[-2:] == size else functional.interpolate(part, size=size))
+        # With few channels a stage may give none, which `interpolate` refuses.
+        if len(chosen):
+            part = maps[:, chosen]
+            parts.append(part if part.shape[-2:] == size else functional.interpolate(part, size=size))
     return torch.cat(parts, 1).flatten(2).permute(2, 0, 1)
 
 

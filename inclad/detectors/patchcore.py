@@ -35,6 +35,8 @@ class PatchCore(Detector):
     ):
         if not 0 < coreset_ratio <= 1:
             raise ValueError(f"patchcore: coreset_ratio: {coreset_ratio} is not above 0 and at most 1")
+        if starts < 1:
+            raise ValueError(f"patchcore: starts: {starts} must be at least 1")
         self.coreset_ratio = coreset_ratio
         self.projection = projection
         self.starts = starts
