@@ -17,6 +17,18 @@ DATASETS: dict[str, Callable[..., list[Task]]] = {
     "mtd": mtd.read,
 }
 
+# Pixels a side at which a dataset is read unless told otherwise: 224 is the paper's, mini is drawn for less.
+IMAGE_SIZE = {"mini": 128}
+
+
+def choose_size(dataset: str, image_size: int = 0) -> int:
+    """`image_size`, or the dataset's own where it is 0."""
+    if image_size < 0:
+        raise ValueError(
+            f"image_size: {image_size} is negative; give pixels a side, or 0 for the dataset's own"
+        )
+    return image_size or IMAGE_SIZE.get(dataset, 224)
+
 
 def load_tasks(
     dataset: str,
@@ -90,8 +102,8 @@ def _limit(task: Task, max_train: int, max_test: int, seed: int) -> Task:
         normal = tuple(sample for sample in test if sample.label == 0)
         anomalous = tuple(sample for sample in test if sample.label == 1)
         share = round(max_test * len(anomalous) / len(test))
-        share = max(share, 1) if anomalous else 0
-        rest = max(max_test - share, 1) if normal else 0
+        share = max(min(share, max_test - bool(normal)), bool(anomalous))
+        rest = max(max_test - share, bool(normal))
         kept = {*_subset(normal, rest, [seed, key, 1]), *_subset(anomalous, share, [seed, key, 2])}
         test = tuple(sample for sample in test if sample in kept)
     return replace(task, train=train, test=test)

@@ -8,6 +8,8 @@ from inclad.data.task import DataError
 IMAGE_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm"}
 )
+# What archives and file browsers leave behind, beside dot files.
+LEFTOVERS = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
@@ -67,7 +69,7 @@ def choose(names: list[str] | None, known: list[str], where: str) -> list[str]:
 
 
 def visible(folder: Path, root: Path, problems: list[str]) -> list[Path]:
-    """List what `folder` holds, naturally ordered, without dot files, archive leftovers and escaping links."""
+    """List what `folder` holds, naturally ordered; a link that leaves `root` goes into `problems` instead."""
     if not folder.is_dir():
         return []
     home = root.resolve()
@@ -78,8 +80,8 @@ def visible(folder: Path, root: Path, problems: list[str]) -> list[Path]:
         return []
     inside = []
     for path in paths:
-        if path.name.startswith(".") or path.name == "__MACOSX":
-            continue  # resource forks and the like that archives bring along
+        if path.name.startswith(".") or path.name in LEFTOVERS:
+            continue
         if path.is_symlink() and not _resolves_inside(path, home):
             problems.append(f"{path}: a link that leaves {root}; copy the file into the folder instead")
             continue

@@ -127,7 +127,8 @@ def dent(rng: np.random.Generator, scene: Scene, *, radius: float, strength: flo
     radius = radius * rng.uniform(0.85, 1.2)
     dx, dy = (x - cx) / radius, (y - cy) / radius
     bowl = np.clip(1 - dx**2 - dy**2, 0, 1) ** 1.5
-    return scene.image * (1 + strength * bowl * np.clip(2.2 * (dx + dy), -1, 1))[..., None]
+    slope = np.clip(2.2 * (dx + dy), -0.75, 0.75) + np.where(dx + dy < 0, -0.25, 0.25)  # with a crease
+    return scene.image * (1 + strength * bowl * slope)[..., None]
 
 
 def smear(rng: np.random.Generator, scene: Scene, *, length: float, width: float, angle: float) -> np.ndarray:

@@ -144,7 +144,8 @@ def circuit(rng: np.random.Generator, size: int, without: int | None = None) -> 
         if kind < 2:
             x, y, w, h = chips[index]
             for lead in np.linspace(-w / 2 + 5, w / 2 - 5, 6):
-                box(x + lead, y, 3, h + 12, paste)
+                for end in (y - h / 2 - 1, y + h / 2 + 1):
+                    box(x + lead, end, 3, 10, paste)
             if part == without:
                 continue
             for lead in np.linspace(-w / 2 + 5, w / 2 - 5, 6):

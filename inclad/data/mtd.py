@@ -74,7 +74,7 @@ def _images(root: Path, problems: list[str]) -> list[tuple[str, int, str, Path]]
             if match and path.suffix.lower() != ".png":
                 found.append((match[1], int(match[2]), kind, path))
     if not found:
-        names = ", ".join((path.name for path in visible(root, root, [])[:5])) or "nothing"
+        names = ", ".join(path.name for path in visible(root, root, [])[:5]) or "nothing"
         problems.append(f"{root}: no image of Magnetic Tile Defect, it holds {names}; expected {LAYOUT}")
         raise DataError(problems)
     return found
