@@ -64,7 +64,8 @@ def farthest_first(points: Tensor, count: int, generator: torch.Generator, start
     the point farthest from all picks.
     """
     chosen = torch.randperm(len(points), generator=generator)[:starts]
-    first = torch.cdist(points, points[chosen.to(points.device)]).mean(1)
+    starting = points[chosen.to(points.device)]
+    first = torch.cdist(points, starting, compute_mode="donot_use_mm_for_euclid_dist").mean(1)
     return _greedy(points, torch.ones_like(first), first.square(), min(count, len(points)))
 
 
