@@ -1,11 +1,114 @@
-"""Shared by the tests of the runner and of the command line."""
+"""Small drawn tasks, and a network of random projections in place of a real one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from runner_project import Project
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional
+
+from inclad.backbones import Backbone, Weights, load_backbone
+from inclad.data.task import Sample, Task
+from inclad.features import Extractor
+
+SIZE = 64
+
+torch.set_num_threads(1)
+
+
+class FakeBackbone(nn.Module):
+    """Strides 4, 8, 16 like the real one: averages of pixels, brought to more channels by fixed random numbers."""
+
+    def __init__(self, widths: tuple[int, ...] = (8, 12, 16), scale: float = 1.0):
+        super().__init__()
+        self.stages = (1, 2, 3)
+        self.weights = Weights("fake", "drawn", "0" * 64)
+        self.channels = dict(zip(self.stages, widths))
+        self.calls = 0
+        generator = torch.Generator().manual_seed(0)
+        self.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5))
+        self.matrices = [scale * torch.randn(width, 6, generator=generator) for width in widths]
+
+    @torch.inference_mode()
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        self.calls += 1
+        centred = pixels - self.mean
+        both = torch.cat([centred, centred.square()], 1)
+        return tuple(
+            torch.einsum("cd,bdhw->bchw", matrix, functional.avg_pool2d(both, 2 ** (stage + 1)))
+            for stage, matrix in zip(self.stages, self.matrices)
+        )
+
+
+def draw_task(
+    folder: Path, name: str, *, train: int = 6, normal: int = 4, anomalous: int = 4, masks: bool = True
+) -> Task:
+    """A task of noisy stripes whose width and colour depend on its name; a defect is a pale square."""
+    random = np.random.default_rng(sum(name.encode()))
+    colour, period = random.uniform(60, 180, 3), random.integers(8, 24)
+    (folder / name).mkdir(parents=True)
+
+    def save(stem: str, defective: bool) -> Sample:
+        stripes = (np.arange(SIZE) % period < period / 2)[:, None, None] * 40
+        pixels = random.normal(colour + stripes, 8, (SIZE, SIZE, 3))
+        mask = np.zeros((SIZE, SIZE), np.uint8)
+        if defective:
+            row, column = random.integers(4, SIZE - 20, 2)
+            mask[row : row + 14, column : column + 14] = 255
+            pixels[mask > 0] += 60
+        image, truth = folder / name / f"{stem}.png", folder / name / f"{stem}_mask.png"
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(image)
+        if not defective:
+            return Sample(image)
+        Image.fromarray(mask).save(truth)
+        return Sample(image, 1, "square", truth if masks else None)
+
+    return Task(
+        "drawn",
+        name,
+        tuple(save(f"train_{i}", False) for i in range(train)),
+        tuple(save(f"good_{i}", False) for i in range(normal))
+        + tuple(save(f"bad_{i}", True) for i in range(anomalous)),
+    )
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
+    """Three tasks of 6 training and 4 + 4 test images, 64 x 64."""
+    folder = tmp_path_factory.mktemp("tasks")
+    return [draw_task(folder, name) for name in ("01", "bolt", "cable")]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
+def make_task(tmp_path: Path) -> Callable[..., Task]:
+    """Draw a task of its own: `make_task(name, train=, normal=, anomalous=, masks=)`."""
+    return lambda name="own", **counts: draw_task(tmp_path, name, **counts)
+
+
+@pytest.fixture
+def make_extractor() -> Callable[..., Extractor]:
+    """An extractor over a fake network: `make_extractor(widths=, scale=, memory_gib=)`."""
+
+    def make(memory_gib: float = 1.0, **options) -> Extractor:
+        return Extractor(FakeBackbone(**options), SIZE, memory_gib)
+
+    return make
+
+
+@pytest.fixture
+def extractor(make_extractor: Callable[..., Extractor]) -> Extractor:
+    return make_extractor()
+
+
+@pytest.fixture(scope="session")
+def real_backbone() -> Backbone:
+    """The default backbone with its ImageNet weights."""
+    return load_backbone(device="cpu")
+
+
+@pytest.fixture(scope="session")
+def real_extractor(real_backbone: Backbone) -> Extractor:
+    return Extractor(real_backbone, SIZE)
