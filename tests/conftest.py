@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 
 
 class FakeBackbone(nn.Module):
-    """Strides 4, 8, 16 like the real one: averages of pixels, brought to more channels by fixed random numbers."""
+    """Strides 4, 8, 16 like the real one: averages of pixels, mixed by fixed random numbers."""
 
     def __init__(self, widths: tuple[int, ...] = (8, 12, 16), scale: float = 1.0):
         super().__init__()
