@@ -14,9 +14,9 @@ from filelock import FileLock
 
 from inclad.files import publish_folder, restore_folder, write_atomic
 from inclad.run.key import Hashes, key
-from inclad.run.notebook import kill_tree, process_mark, sweep
 from inclad.run.page import publish, withdraw
 from inclad.run.plan import Run, state
+from inclad.run.processes import kill_tree, process_mark, sweep
 
 SOURCES = ("_config.yml", "_toc.yml", "book", "build/vendor", "inclad", "params")
 BUILDERS = ("jupyter-book", "sphinx", "myst-nb", "sphinx-book-theme", "sphinxcontrib-bibtex")

@@ -13,8 +13,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from inclad.files import restore_folder, write_atomic
-from inclad.run.notebook import MESSAGE_LINES, Child, Outcome, is_alive, sweep
+from inclad.run.notebook import MESSAGE_LINES, Child, Outcome
 from inclad.run.plan import Run, state
+from inclad.run.processes import is_alive, sweep
 
 TICK = 0.1  # seconds between two looks at the children
 

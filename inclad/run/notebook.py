@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
-import psutil
 
 from inclad.files import publish_folder, write_atomic
 from inclad.run.key import KERNEL, key
 from inclad.run.plan import Run, read_notebook, results_digest
+from inclad.run.processes import kill_tree, process_mark
 
 START_TIMEOUT = 120
 MESSAGE_LINES = 30
@@ -191,7 +191,8 @@ class Child:
 
 
 def _completed(cell: nbformat.NotebookNode) -> bool:
-    return not cell.source.strip() or cell.metadata.get("papermill", {}).get("status") == "completed"
+    # papermill also says `completed` of cells it never reached; `exception` is then neither true nor false
+    return cell.metadata.get("papermill", {}).get("exception") is False
 
 
 def _refuse(constant: str) -> None:
@@ -223,47 +224,6 @@ def child_environment(threads: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def process_mark(pid: int) -> str:
-    """`<pid>-<start time>`: names a process for good, as numbers are used again."""
-    return f"{pid}-{int(psutil.Process(pid).create_time())}"
-
-
-def is_alive(mark: str) -> bool:
-    """Whether the process of a `process_mark` still runs (its clock may have been set by a second)."""
-    pid, _, started = mark.partition("-")
-    try:
-        return abs(psutil.Process(int(pid)).create_time() - int(started)) < 3
-    except (psutil.Error, ValueError):
-        return False
-
-
-def sweep(project: Path) -> None:
-    """Remove temporary folders of processes that are gone."""
-    for folder in (project / "build" / "tmp").glob("*.*-*"):
-        if not is_alive(folder.name.rpartition(".")[2]):
-            try:
-                sockets = Path(json.loads((folder / "job.json").read_text())["sockets"])
-                if sockets.name.startswith("inclad-"):
-                    shutil.rmtree(sockets, ignore_errors=True)
-            except (OSError, ValueError, KeyError):
-                pass
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def kill_tree(pid: int, *, itself: bool = True) -> None:
-    """SIGKILL a process and all that descend from it (a kernel leads a session of its own)."""
-    try:
-        process = psutil.Process(pid)
-        family = process.children(recursive=True) + ([process] if itself else [])
-    except psutil.Error:
-        return
-    for member in family:
-        try:
-            member.kill()
-        except psutil.Error:
-            continue
-
-
 # --- the child ---------------------------------------------------------------------------------------------
 
 
@@ -281,7 +241,8 @@ def main(job_file: str) -> None:
 
 
 def _die_with_parent() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1024):
+        pass
     kill_tree(os.getpid(), itself=False)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -331,9 +292,7 @@ def _explain(error: BaseException, folder: Path) -> dict:
     began = False
     try:
         cells = read_notebook(folder / "out.ipynb").cells
-        began = any(
-            cell.metadata.get("papermill", {}).get("status") in ("running", "completed") for cell in cells
-        )
+        began = any(cell.metadata.get("papermill", {}).get("start_time") for cell in cells)
     except ValueError:
         pass
     if type(error).__name__ == "DeadKernelError" and began:
