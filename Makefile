@@ -7,12 +7,12 @@ READY := .venv/.ready
 CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; \
 	$(PYTHON) is %d.%d. Say make PYTHON=/path/to/python3.11, or any newer one." % sys.version_info[:2])'
 
-.PHONY: book test lint clean setup vendor
+.PHONY: book test lint clean setup
 
-book: setup vendor
+book: setup
 	.venv/bin/inclad book
 
-test: setup vendor
+test: setup
 	.venv/bin/python -m pytest
 
 lint: setup
@@ -30,6 +30,3 @@ $(READY): pyproject.toml requirements.lock
 	.venv/bin/python -m pip install --quiet -r requirements.lock
 	.venv/bin/python -m pip install --quiet --no-deps -e .
 	@touch $@
-
-vendor: setup
-	@.venv/bin/python tools/vendor.py

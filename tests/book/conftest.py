@@ -18,33 +18,20 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 FIGURE = """
 import matplotlib.pyplot as plt
-from IPython.display import Markdown, display
+from inclad import plots
 
 def figure(step):
-    fig, axes = plt.subplots(figsize=(5, 3), layout="constrained")
+    fig, axes = plt.subplots(figsize=(7, 3), layout="constrained")
     axes.bar(range(3), [step + 1, 2, 3])
+    plt.close(fig)
     return fig
 
-fig = figure(0)
-display(fig)
-plt.close(fig)
-display(Markdown("*Three bars, the last one is the highest.*"))
+plots.show(figure(0), "Three bars that rise to the right", "*Three bars, the last one is the highest.*")
 """
 SLIDER = """
-import io
-import ipywidgets as widgets
-
-frames = []
-for step in range(3):
-    buffer = io.BytesIO()
-    fig = figure(step)
-    fig.savefig(buffer, format="png")
-    plt.close(fig)
-    frames.append(widgets.Image(value=buffer.getvalue()))
-stack = widgets.Stack(frames, selected_index=0)
-slider = widgets.SelectionSlider(options=["after task 1", "after task 2", "after task 3"], description="step")
-widgets.jslink((slider, "index"), (stack, "selected_index"))
-display(widgets.VBox([slider, stack]))
+labels = ["after task 1", "after task 2", "after task 3"]
+figures = [figure(step) for step in range(3)]
+plots.slider(figures, labels, "step", "Three bars of which one grows.", "It grows.")
 """
 TABLE = """
 import pandas as pd
@@ -58,15 +45,17 @@ def stand_in() -> nbformat.NotebookNode:
     """An executed notebook with what a run page may hold: figure, slider, wide table, formula."""
     cells = [
         new_markdown_cell("# TITLE\n\nA stand-in for an executed notebook; $R_{i,j}$ is a ROC-AUC."),
-        new_code_cell(FIGURE, metadata={"mystnb": {"image": {"alt": "Three bars that rise to the right"}}}),
-        new_code_cell(SLIDER, metadata={"mystnb": {"image": {"alt": "Three bars, first and last step"}}}),
-        new_code_cell(TABLE),
+        *(new_code_cell(source) for source in (FIGURE, SLIDER, TABLE)),
     ]
     notebook = new_notebook(cells=cells)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     NotebookClient(
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(PROJECT)}}
     ).execute()
+    for cell in notebook.cells[1:]:
+        for output in cell.outputs:
+            if alt := output.get("metadata", {}).get("image/png", {}).get("alt"):
+                cell.metadata["mystnb"] = {"image": {"alt": alt}}  # as the publishing step does
     return notebook
 
 
@@ -101,7 +90,7 @@ def book_html(offline_assets: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def write_stand_ins(copy: Path) -> None:
-    """A stand-in for each run of the contents, and what the first page takes from its run."""
+    """A stand-in for each run of the contents, and what the written pages take from runs."""
     runs = copy / "book" / "runs"
     runs.mkdir()
     notebook = stand_in()
@@ -111,8 +100,10 @@ def write_stand_ins(copy: Path) -> None:
         if file.startswith("book/runs/"):
             notebook.cells[0].source = f"# {Path(file).name}\n" + notebook.cells[0].source.split("\n", 1)[1]
             nbformat.write(notebook, copy / f"{file}.ipynb")
-    first = runs / "forgetting--mini"
-    first.mkdir()
-    (first / "finding.md").write_text("A stand-in for the sentence that the run writes.\n")
     png = next(o.data["image/png"] for o in notebook.cells[1].outputs if "image/png" in o.get("data", {}))
-    (first / "forgetting.png").write_bytes(base64.b64decode(png))
+    for picture in ("forgetting--mini/forgetting.png", "experts--mini/contact.png"):
+        (runs / picture).parent.mkdir()
+        (runs / picture).write_bytes(base64.b64decode(png))
+    (runs / "forgetting--mini" / "finding.md").write_text(
+        "A stand-in for the sentence that the run writes.\n"
+    )

@@ -9,7 +9,6 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from inclad import metrics
 from inclad.data import mini
@@ -115,22 +114,6 @@ def test_the_data_page_tells_the_size_of_the_mini_dataset():
         default[name] for name in ("train", "good", "defective")
     ]
     assert f"| mini | {len(mini.COMPONENTS)} |" in text
-
-
-def test_the_contact_sheet_shows_the_mini_dataset_as_it_is_drawn_today():
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("contact_sheet", PROJECT / "tools" / "contact_sheet.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    shown, now = (
-        np.asarray(image.convert("RGB"), float)
-        for image in (Image.open(BOOK / "mini.png"), module.contact_sheet())
-    )
-    assert shown.shape == now.shape
-    assert np.abs(shown - now).mean() < 2, (
-        "the pictures changed: run tools/contact_sheet.py and look at the result"
-    )
 
 
 # the built pages
