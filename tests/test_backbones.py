@@ -23,6 +23,13 @@ def resnet18() -> dict[str, torch.Tensor]:
     return timm.create_model("resnet18").state_dict()
 
 
+@pytest.fixture(scope="module")
+def tiny() -> dict[str, torch.Tensor]:
+    """The same of a network of 0.5 MB."""
+    torch.manual_seed(0)
+    return timm.create_model("test_resnet").state_dict()
+
+
 @pytest.fixture
 def offline(monkeypatch):
     def refuse(*_):
@@ -133,13 +140,22 @@ def test_a_local_file_gives_its_weights(resnet18, tmp_path, suffix, stages):
         torch.save(resnet18, file)
     else:
         save_file(resnet18, file)
-    for options in ({"folder": tmp_path}, {"weights": str(file), "folder": tmp_path / "empty"}):
-        backbone = load_backbone("resnet18", stages, device="cpu", **options)
-        assert backbone.weights.source == file.name
-        assert list(backbone.channels.values()) == [(64, 128, 256, 512)[stage - 1] for stage in stages]
-        loaded = backbone.network.state_dict()
-        assert loaded
-        assert all(torch.equal(value, resnet18[key]) for key, value in loaded.items())
+    backbone = load_backbone("resnet18", stages, device="cpu", folder=tmp_path)
+    assert backbone.weights.source == file.name
+    assert list(backbone.channels.values()) == [(64, 128, 256, 512)[stage - 1] for stage in stages]
+    loaded = backbone.network.state_dict()
+    assert loaded
+    assert all(torch.equal(value, resnet18[key]) for key, value in loaded.items())
+
+
+def test_a_named_file_goes_before_the_folder(tiny, tmp_path):
+    save_file({key: value + 1 for key, value in tiny.items()}, tmp_path / "test_resnet.safetensors")
+    save_file(tiny, tmp_path / "mine.safetensors")
+    backbone = load_backbone(
+        "test_resnet", weights=str(tmp_path / "mine.safetensors"), folder=tmp_path, device="cpu"
+    )
+    assert backbone.weights.source == "mine.safetensors"
+    assert torch.equal(backbone.network.state_dict()["conv1.0.weight"], tiny["conv1.0.weight"])
 
 
 def test_a_local_file_gives_the_features_of_the_whole_network(resnet18, tmp_path):
@@ -157,20 +173,20 @@ def test_a_local_file_gives_the_features_of_the_whole_network(resnet18, tmp_path
     assert torch.allclose(backbone(pixels)[0], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_checkpoint_with_a_state_dict_inside_is_read(resnet18, tmp_path):
-    torch.save({"state_dict": resnet18}, tmp_path / "resnet18.pth")
-    assert load_backbone("resnet18", device="cpu", folder=tmp_path).weights.source == "resnet18.pth"
+def test_a_checkpoint_with_a_state_dict_inside_is_read(tiny, tmp_path):
+    torch.save({"state_dict": tiny}, tmp_path / "test_resnet.pth")
+    assert load_backbone("test_resnet", device="cpu", folder=tmp_path).weights.source == "test_resnet.pth"
 
 
 def test_networks_whose_feature_names_differ_load_from_a_file(tmp_path):
-    network = timm.create_model("convnext_atto")
-    save_file(network.state_dict(), tmp_path / "convnext_atto.safetensors")
-    backbone = load_backbone("convnext_atto", (1, 2), device="cpu", folder=tmp_path)
+    network = timm.create_model("test_convnext")
+    save_file(network.state_dict(), tmp_path / "test_convnext.safetensors")
+    backbone = load_backbone("test_convnext", (1, 2), device="cpu", folder=tmp_path)
     loaded = backbone.network.state_dict()
     assert torch.equal(loaded["stages_1.blocks.0.conv_dw.weight"], network.stages[1].blocks[0].conv_dw.weight)
 
 
-@pytest.mark.parametrize("other", ["resnet34", "resnet50", "resnet26"])
+@pytest.mark.parametrize("other", ["resnet34", "test_resnet"])
 def test_weights_of_another_network_are_refused(tmp_path, other):
     file = tmp_path / "resnet18.pth"
     torch.save(timm.create_model(other).state_dict(), file)
@@ -189,13 +205,13 @@ def test_weights_without_one_layer_are_refused(resnet18, tmp_path):
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
-def test_a_torn_file_is_refused(resnet18, tmp_path, suffix, share):
-    file = tmp_path / f"resnet18{suffix}"
-    save_file(resnet18, file) if suffix == ".safetensors" else torch.save(resnet18, file)
+def test_a_torn_file_is_refused(tiny, tmp_path, suffix, share):
+    file = tmp_path / f"test_resnet{suffix}"
+    save_file(tiny, file) if suffix == ".safetensors" else torch.save(tiny, file)
     content = file.read_bytes()
     file.write_bytes(content[: int(share * len(content))])
     with pytest.raises(BackboneError) as error:
-        load_backbone("resnet18", device="cpu", folder=tmp_path)
+        load_backbone("test_resnet", device="cpu", folder=tmp_path)
     assert str(file) in one_line(error)
 
 
@@ -320,11 +336,11 @@ def test_auto_prefers_the_accelerator(monkeypatch):
     assert choose_device("auto").type == "cpu"
 
 
-def test_the_digest_of_hub_weights_depends_on_every_value(resnet18):
-    network = timm.create_model("resnet18")
-    network.load_state_dict(resnet18)
+def test_the_digest_of_hub_weights_depends_on_every_value(tiny):
+    network = timm.create_model("test_resnet")
+    network.load_state_dict(tiny)
     before = backbones._digest(network)
     assert before == backbones._digest(network)
     with torch.no_grad():
-        network.layer3[1].bn2.bias[5] += np.float32(1e-6)
+        network.layer3[0].bn2.bias[5] += np.float32(1e-6)
     assert backbones._digest(network) != before
