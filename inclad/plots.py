@@ -17,7 +17,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from pandas.io.formats.style import Styler
 from PIL import Image
 
@@ -80,7 +80,8 @@ def r_heatmaps_mean(r: pd.DataFrame) -> Figure:
     """`r_matrices` of the mean over the detectors; a cell is the mean of those that have it."""
     keys = ["dataset", "ordering", "protocol", "level", "step", "task"]
     mean = r.groupby(keys, sort=False, as_index=False)["roc_auc"].mean()
-    return _r_panels(mean, f"mean of {', '.join(r['detector'].unique())}")
+    names = list(r["detector"].unique())
+    return _r_panels(mean, f"mean of {', '.join(names) if len(names) < 5 else f'{len(names)} detectors'}")
 
 
 def _r_panels(r: pd.DataFrame, title: str) -> Figure:
@@ -96,11 +97,12 @@ def _r_panels(r: pd.DataFrame, title: str) -> Figure:
     tasks = max((tasks for _, tasks in matrices.values()), key=len)
     size = _name_size(2.4 * 72 / len(tasks))
     names = _inches(tasks, size)
-    left, right, gap, head = names + 0.3, 0.75, 0.12, 0.26
-    side = min((WIDTH - left - right - gap * (len(protocols) - 1)) / len(protocols), 3.0)
+    left, right, gap, head = names + 0.3, 0.75, 0.12, 0.24
+    room = (WIDTH - left - right - gap * (len(protocols) - 1)) / len(protocols)
+    side = min(room, 3.0, max(1.4, 0.6 * len(tasks)))
     width = left + side * len(protocols) + gap * (len(protocols) - 1) + right
     bottom = names + 0.32
-    height = 0.28 + (head + side) * len(levels) + bottom
+    height = 0.22 + (head + side) * len(levels) + bottom
     fig = Figure(figsize=(width, height), facecolor="white")
     for row, level in enumerate(levels):
         for column, protocol in enumerate(protocols):
@@ -133,13 +135,14 @@ def _draw_r(ax: Axes, R: np.ndarray, tasks: Sequence[str], points: float, *, fil
             _hatch(ax, i, j)
         elif count <= 15:
             ink = _ink(ROC_AUC(ROC_LIMITS(value)))
-            ax.text(j, i, _short(value), ha="center", va="center", color=ink, fontsize=min(8, 0.52 * cell))
+            ax.text(j, i, _short(value), ha="center", va="center", color=ink, fontsize=min(8.5, 0.52 * cell))
         elif value < 0.5:  # without numbers a dot tells it in grey print
             ax.plot(j, i, "o", color="black", markersize=0.25 * cell)
     blocks = [name.split(":")[0] if ":" in name else "" for name in tasks]
-    for k in range(1, count):
+    end = filled or count
+    for k in range(1, end):
         if blocks[k] != blocks[k - 1]:
-            ax.plot([-0.5, k - 0.5, k - 0.5], [k - 0.5, k - 0.5, count - 0.5], color="black", linewidth=0.8)
+            ax.plot([-0.5, k - 0.5, k - 0.5], [k - 0.5, k - 0.5, end - 0.5], color="black", linewidth=0.8)
     ax.spines[:].set_visible(False)
     ax.set_xlim(-0.5, count - 0.5)
     ax.set_ylim(count - 0.5, -0.5)
@@ -163,9 +166,9 @@ def _roc_bar(fig: Figure, bar: Axes, *, horizontal: bool = False) -> None:
     fig.colorbar(mappable, cax=bar, extend="min", orientation=where, label="ROC-AUC")
     ticks = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
     bar.set(**{"xticks" if horizontal else "yticks": ticks})
-    spot = {"x": -0.01, "y": -0.35, "ha": "right", "va": "top"}
-    if not horizontal:
-        spot = {"x": 1.35, "y": -0.03, "ha": "left", "va": "center"}
+    spot = {"x": 0.5, "y": -0.07, "ha": "center", "va": "top"}
+    if horizontal:
+        spot = {"x": -0.07, "y": 0.5, "ha": "right", "va": "center"}
     bar.text(s="< 0.5", transform=bar.transAxes, fontsize=7, **spot)
 
 
@@ -194,7 +197,8 @@ def experts(experts: pd.DataFrame) -> Figure:
     tasks, detectors = list(rank.index), list(image.columns)
     columns = len(detectors) + (len(detectors) > 1)
     size = 8 if len(tasks) <= 15 else 7
-    left, right, gap, head, bottom = _inches(tasks, size) + 0.1, 1.2, 0.2, 0.3, 0.85
+    left, right, gap, head = _inches(tasks, size) + 0.1, 0.95, 0.2, 0.36
+    bottom = 0.75 * _inches(detectors, 8) + 0.58
     room = (WIDTH - left - right - gap * (len(levels) - 1)) / len(levels)
     across = min(room, 0.62 * columns)
     width = max(left + across * len(levels) + gap * (len(levels) - 1) + right, 4.2)
@@ -213,11 +217,11 @@ def experts(experts: pd.DataFrame) -> Figure:
                 _hatch(ax, i, j)
             else:
                 ink = _ink(ROC_AUC(ROC_LIMITS(value)))
-                ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=ink, fontsize=7.5)
+                ax.text(j, i, _short(value), ha="center", va="center", color=ink, fontsize=7.5)
         if len(detectors) > 1:
             ax.axvline(len(detectors) - 0.5, color="white", linewidth=3)
         ax.set_title(f"{level} level", pad=4)
-        ax.set_xticks(range(columns), scores.columns, rotation=30, ha="right", rotation_mode="anchor")
+        ax.set_xticks(range(columns), scores.columns, rotation=45, ha="right", rotation_mode="anchor")
         ax.set_yticks(range(len(tasks)), tasks if number == 0 else [], fontsize=size)
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
@@ -226,7 +230,9 @@ def experts(experts: pd.DataFrame) -> Figure:
     for i, value in enumerate(rank):
         ax.text(columns - 0.4, i, f"{value:.2f}", va="center", fontsize=7.5)
     ax.text(columns - 0.4, -0.62, "average rank\n(1 = hardest)", va="bottom", fontsize=7)
-    bar = fig.add_axes((left / width, 0.3 / height, min(2.6, width - left - 0.4) / width, 0.1 / height))
+    bar = fig.add_axes(
+        ((left + 0.3) / width, 0.24 / height, min(2.6, width - left - 0.6) / width, 0.1 / height)
+    )
     _roc_bar(fig, bar, horizontal=True)
     bar.set_xlabel("")
     bar.set_title("ROC-AUC", fontsize=7, pad=2)
@@ -244,14 +250,14 @@ def orders(orders: pd.DataFrame) -> Figure:
     count, columns = table.shape
     size = _name_size(0.24 * 72)
     names = _inches(table.index, size) + 0.45
-    width, height = min(WIDTH, 2 * names + max(1, columns - 1) * 1.6), 0.75 + 0.24 * count
+    width, height = min(WIDTH, 2 * names + max(1, columns - 1) * 1.6), 0.58 + 0.24 * count
     fig = Figure(figsize=(width, height), facecolor="white")
-    ax = fig.add_axes((names / width, 0.1 / height, 1 - 2 * names / width, 1 - 0.75 / height))
+    ax = fig.add_axes((names / width, 0.1 / height, 1 - 2 * names / width, 1 - 0.58 / height))
     for number, (task, positions) in enumerate(table.iterrows()):
         colour = matplotlib.colormaps["viridis"](0.92 * number / max(1, count - 1))
         x, y = _ribbon(positions.to_numpy(float))
-        ax.plot(x, y, color=colour, linewidth=4.5, alpha=0.75, solid_capstyle="round")
-        ax.plot(range(columns), positions, "o", color=colour, markersize=6, markeredgecolor="white")
+        ax.plot(x, y, color=colour, linewidth=4.5, alpha=0.75, solid_capstyle="round", clip_on=False)
+        ax.plot(range(columns), positions, "o", color=colour, ms=6, markeredgecolor="white", clip_on=False)
         ends = ((0, -0.06, "right"), (columns - 1, 0.06, "left")) if columns > 1 else ((0, -0.06, "right"),)
         for end, shift, side in ends:
             ax.text(end + shift, positions.iloc[end], task, ha=side, va="center", fontsize=size)
@@ -328,6 +334,9 @@ def costs(costs: pd.DataFrame) -> Figure:
             ax.plot(group["step"], values[group.index], **_look(detector, protocol))
         if values.min() > 0 and values.max() > 30 * values.min():
             ax.set_yscale("log")
+            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_minor_locator(NullLocator())
         else:
             ax.set_ylim(bottom=0)
         ax.set_title(title)
@@ -348,7 +357,7 @@ def _legend(fig: Figure, rows: pd.DataFrame) -> None:
     names = list(rows["detector"].drop_duplicates())
     protocols = [protocol for protocol in LINES if protocol in set(rows["protocol"])]
     handles = [Line2D([], [], **_look(name, "continual") | {"linestyle": ""}, label=name) for name in names]
-    handles += [Line2D([], [], color="#444444", linestyle=LINES[name], label=name) for name in protocols]
+    handles += [Line2D([], [], **_look("", name) | {"marker": "o"}, label=name) for name in protocols]
     fig.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), handlelength=2.6)
 
 
@@ -375,25 +384,31 @@ def anomaly_maps(
     vmax = max(float(np.max(m)) for m in maps) if vmax is None else vmax
     columns = min(len(images), 6)
     bands = -(-len(images) // columns)
-    side = min((WIDTH - 0.75) / columns, 1.9)
-    width, height = side * columns + 0.75, bands * (2 * side + 0.3) + 0.1
-    fig = Figure(figsize=(width, height), facecolor="white", layout="constrained")
-    fig.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.01, hspace=0.01)
-    axes = fig.subplots(2 * bands, columns, squeeze=False)
-    for ax in axes.flat:
+    side, head, right = min((WIDTH - 0.7) / columns, 1.9), 0.22, 0.7
+    width, height = side * columns + right, bands * (2 * side + head)
+    fig = Figure(figsize=(width, height), facecolor="white")
+
+    def square(column: int, top: float) -> Axes:
+        x, y, across = 0.03 + column * side, height - top - side, side - 0.05
+        ax = fig.add_axes((x / width, y / height, across / width, across / height))
         ax.axis("off")
+        return ax
+
     for k, (image, mask, scores, title) in enumerate(zip(images, masks, maps, titles, strict=True)):
         band, column = divmod(k, columns)
-        above, below = axes[2 * band, column], axes[2 * band + 1, column]
+        top = band * (2 * side + head) + head - 0.05
+        above, below = square(column, top), square(column, top + side)
         above.imshow(image)
         _outline(above, mask)
-        above.set_title(title, fontsize=min(8, side * 72 / (0.62 * max(len(title), 1))), pad=2)
+        above.set_title(title, fontsize=_fit(title, side), pad=2)
         _draw_map(below, image, scores, vmin, vmax)
         _outline(below, mask)
         if threshold is not None and scores.min() < threshold < scores.max():
             below.contour(scores, [threshold], colors="white", linewidths=0.9, linestyles="--")
-    bar = fig.colorbar(_map_scale(vmin, vmax), ax=axes, alpha=0.65, fraction=0.05, aspect=25, pad=0.01)
-    bar.set_label("anomaly score, one scale for all")
+    tall = min(2 * side - 0.05, 3.0)
+    x, y = (width - right + 0.05) / width, (height - head - tall) / height
+    bar = fig.add_axes((x, y, 0.12 / width, tall / height))
+    fig.colorbar(_map_scale(vmin, vmax), cax=bar, alpha=0.65, label="anomaly score, one scale for all")
     return fig
 
 
@@ -420,7 +435,7 @@ def forgetting_frame(
     size = _name_size(1.9 * 72 / len(tasks))
     names = min(_inches(tasks, size), 1.3)
     side, top, gap = 1.9, 0.52, 0.32
-    width, height = WIDTH, top + 2 * side + gap + names + 0.1
+    width, height = WIDTH, top + 2 * side + gap + names + 0.3
     left = WIDTH - 0.62 - 2 * side - 0.12
     fig = Figure(figsize=(width, height), facecolor="white")
 
@@ -449,7 +464,6 @@ def forgetting_frame(
         ax = square(column, 1)
         _draw_r(ax, R, tasks, side * 72, filled=step)
         _name_axes(ax, tasks, size, rows=False, columns=True)
-        ax.set_xlabel("")
         ax.set_title(f"R, {protocol}", pad=3)
         ax.plot([-0.5, len(tasks) - 0.5], [len(tasks) - 0.5] * 2, color="#BBBBBB", linewidth=0.6)
         ax.plot([-0.5, -0.5], [-0.5, len(tasks) - 0.5], color="#BBBBBB", linewidth=0.6)
@@ -461,13 +475,12 @@ def forgetting_frame(
     lines.set_ylim(len(tasks) - 0.5, -0.5)
     lines.set_xlim(0, 1)
     for i, task in enumerate(tasks):
-        state = "learned now" if i == step - 1 else "learned" if i < step else ""
-        weight = "bold" if i == step - 1 else "normal"
-        ink = "black" if i < step else "#999999"
-        lines.text(1.0, i, task, ha="right", va="center", fontsize=size, color=ink, weight=weight)
-        if state == "learned now":
+        now = i == step - 1
+        ink, weight = "black" if i < step else "#767676", "bold" if now else "normal"
+        lines.text(1, i, task, ha="right", va="center", fontsize=size, color=ink, weight=weight)
+        if now:
             lines.text(1.03, i, "▸", ha="left", va="center", fontsize=size)
-    lines.set_title("tasks, in order", fontsize=8, pad=3)
+    lines.set_title("after learning", loc="right", fontsize=8, pad=3)
     x = (WIDTH - 0.56) / width
     bar = fig.add_axes((x, (height - top - side + 0.1) / height, 0.1 / width, (side - 0.2) / height))
     fig.colorbar(_map_scale(vmin, vmax), cax=bar, alpha=0.65, label="anomaly score")
@@ -487,18 +500,108 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[tuple[np.ndarray, np.ndarra
     columns = max(len(cells) for _, cells in rows)
     names = _inches([name for name, _ in rows], 8) + 0.1
     side = min((WIDTH - names) / columns, 1.3)
-    width, height = names + side * columns, (side + 0.2) * len(rows)
+    width, height = names + side * columns, (side + 0.17) * len(rows)
     fig = Figure(figsize=(width, height), facecolor="white")
     for i, (name, cells) in enumerate(rows):
-        y = height - (i + 1) * (side + 0.2)
+        y = height - (i + 1) * (side + 0.17)
         fig.text((names - 0.08) / width, (y + side / 2) / height, name, ha="right", va="center", fontsize=8)
         for j, (image, mask, title) in enumerate(cells):
             x = names + j * side
-            ax = fig.add_axes((x / width, y / height, (side - 0.05) / width, (side - 0.02) / height))
+            ax = fig.add_axes((x / width, y / height, (side - 0.05) / width, (side - 0.05) / height))
             ax.imshow(image)
             _outline(ax, mask)
-            ax.set_title(title, fontsize=min(7.5, side * 72 / (0.62 * max(len(title), 1))), pad=2)
+            ax.set_title(title, fontsize=_fit(title, side), pad=2)
             ax.axis("off")
+    return fig
+
+
+@_styled
+def last_maps(
+    images: np.ndarray, masks: np.ndarray, names: Sequence[str], maps: dict[str, np.ndarray], detector: str
+) -> Figure:
+    """A row a part: its followed image with the defect outlined, and its map from each protocol at the end.
+
+    `maps` holds (steps, images, H, W) by "detector.protocol". A row has one colour scale, from the lowest to
+    the highest value of its maps: parts differ too much for one scale.
+    """
+    protocols = [protocol for protocol in LINES if f"{detector}.{protocol}" in maps]
+    columns = 1 + len(protocols)
+    label = _inches(names, 8) + 0.1
+    side = min((WIDTH - label) / columns, 1.25)
+    width, height = label + side * columns, 0.25 + side * len(images)
+    fig = Figure(figsize=(width, height), facecolor="white")
+    for i, (image, mask, name) in enumerate(zip(images, masks, names, strict=True)):
+        last = [maps[f"{detector}.{protocol}"][-1, i].astype(np.float32) for protocol in protocols]
+        low, high = min(m.min() for m in last), max(m.max() for m in last)
+        y = height - 0.25 - (i + 1) * side
+        fig.text((label - 0.08) / width, (y + side / 2) / height, name, ha="right", va="center", fontsize=8)
+        for j, title in enumerate([detector, *protocols]):
+            place = ((label + j * side) / width, y / height, (side - 0.05) / width, (side - 0.05) / height)
+            ax = fig.add_axes(place)
+            ax.axis("off")
+            if j:
+                _draw_map(ax, image, last[j - 1], low, high)
+            else:
+                ax.imshow(image)
+            _outline(ax, mask)
+            if i == 0:
+                ax.set_title(title, fontsize=8, pad=3)
+    return fig
+
+
+@_styled
+def gains(summary: pd.DataFrame) -> Figure:
+    """roc_auc_cl of the naive (hollow) and the continual form (filled), a line a detector and ordering.
+
+    `summary` has the columns of summary.csv for one data set; a panel a level that has values.
+    """
+    _one_stream(summary, "dataset")
+    levels = [name for name in LEVELS if summary.loc[summary["level"] == name, "roc_auc_cl"].notna().any()]
+    rows = list(summary[["ordering", "detector"]].drop_duplicates().itertuples(index=False, name=None))
+    fig = Figure(figsize=(WIDTH, 0.9 + 0.24 * len(rows)), facecolor="white", layout="constrained")
+    for ax, level in zip(fig.subplots(1, len(levels), sharey=True, squeeze=False)[0], levels):
+        values = summary[summary["level"] == level].set_index(["ordering", "detector", "protocol"])[
+            "roc_auc_cl"
+        ]
+        for y, (ordering, detector) in enumerate(rows):
+            ends = [values.get((ordering, detector, protocol), np.nan) for protocol in LINES]
+            look = _look(detector, "continual")
+            ax.plot(ends, [y, y], color=look["color"], linewidth=1.2, zorder=1)
+            for protocol, value in zip(LINES, ends):
+                ax.plot(value, y, **_look(detector, protocol) | {"linestyle": "", "markersize": 6})
+        ax.set_title(f"{level} level")
+        ax.set_xlabel("roc_auc_cl")
+        ax.axvline(0.5, color="#999999", linewidth=0.8, zorder=0)
+        ax.set_yticks(range(len(rows)), [f"{o.replace('_', ' ')}, {d}" for o, d in rows])
+        ax.invert_yaxis() if not ax.yaxis_inverted() else None
+    return fig
+
+
+@_styled
+def first_maps(
+    image: np.ndarray, mask: np.ndarray, maps: dict[str, np.ndarray], vmax: float, title: str
+) -> Figure:
+    """One image, where its defect is, and maps of it by their titles, on one scale from 0 to `vmax`."""
+    columns = 2 + len(maps)
+    side, right, head = min((WIDTH - 0.65) / columns, 1.9), 0.65, 0.25
+    width, height = side * columns + right, side + head
+    fig = Figure(figsize=(width, height), facecolor="white")
+    panels = [(title, None), ("where the defect is", None), *maps.items()]
+    for column, (name, scores) in enumerate(panels):
+        place = ((0.03 + column * side) / width, 0.02, (side - 0.06) / width, (side - 0.06) / height)
+        ax = fig.add_axes(place)
+        ax.axis("off")
+        ax.set_title(name, fontsize=_fit(name, side), pad=3)
+        if scores is not None:
+            _draw_map(ax, image, scores, 0.0, vmax)
+        elif column:
+            ax.imshow(mask, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        else:
+            ax.imshow(image)
+        if scores is not None:
+            _outline(ax, mask)
+    bar = fig.add_axes(((width - right + 0.05) / width, 0.06, 0.1 / width, (side - 0.25) / height))
+    fig.colorbar(_map_scale(0.0, vmax), cax=bar, alpha=0.65, extend="max", label="anomaly score")
     return fig
 
 
@@ -634,6 +737,11 @@ def _short(value: float) -> str:
 def _name_size(points: float) -> float:
     """Font size of names that stand `points` apart."""
     return float(np.clip(0.85 * points, 4.5, 7.5))
+
+
+def _fit(title: str, width: float) -> float:
+    """Font size at which the title is no wider than `width` inches."""
+    return min(8.0, width * 72 / (0.62 * max(len(title), 1)))
 
 
 def _inches(names: Sequence[str], size: float) -> float:

@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 import uuid
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -73,6 +74,10 @@ class Results:
         """Write name.png, the same bytes for the same figure."""
         self._write(f"{name}.png", png(fig))
 
+    def text(self, name: str, content: str) -> None:
+        """Write a text file, for example a Markdown sentence that a page of the book includes."""
+        self._write(name, content)
+
     def finish(self, **more: object) -> Path:
         """Write run.json, rename the folder into place and return it.
 
@@ -131,6 +136,18 @@ def read_table(folder: str | Path, name: str) -> pd.DataFrame:
     )
 
 
+def read_arrays(folder: str | Path, name: str) -> dict[str, np.ndarray]:
+    """The arrays of name.npz in a results folder; never unpickles. ValueError when it is not there or torn."""
+    path = _resolve(folder) / f"{name}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{folder}: {name}.npz can't be read ({type(error).__name__}): run it again"
+        ) from error
+
+
 def to_matrix(r_matrix: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
     """Rows (step, task, roc_auc) of one stream -> R (N, N) float64, NaN where missing, and the N tasks.
 
@@ -180,6 +197,25 @@ def summary(r_matrix: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=keys + figures)
 
 
+def mean_over_detectors(summary: pd.DataFrame) -> pd.DataFrame:
+    """Mean and standard deviation (N - 1) over detectors of every figure, a row an ordering, level and protocol.
+
+    `n` says how many detectors had every cell of those attempted, as "valid/attempted"; the mean is missing
+    unless all had, since a mean over those that happen to be there would not be comparable.
+    """
+    rows = []
+    for key, group in summary.groupby(["dataset", "ordering", "level", "protocol"], sort=False):
+        complete = group["cells"] == group["cells"].max()
+        valid = complete & group["roc_auc_cl"].notna()
+        row = dict(zip(["dataset", "ordering", "level", "protocol"], key))
+        for figure in ("roc_auc_cl", "bwt", "bwt_stepwise", "bwt_final", "final_avg"):
+            whole = valid.all()
+            row[figure] = group[figure].mean() if whole else np.nan
+            row[f"{figure}_std"] = group[figure].std() if whole else np.nan
+        rows.append({**row, "n": f"{valid.sum()}/{len(group)}"})
+    return pd.DataFrame(rows)
+
+
 def run_info(device: str = "cpu") -> dict:
     """Versions, platform and peak memory (MiB, of the host process and of the CUDA device in use)."""
     versions = {"python": platform.python_version()}
@@ -206,15 +242,15 @@ def run_info(device: str = "cpu") -> dict:
 def png(fig: Figure, limit: int = FIGURE_BYTES) -> bytes:
     """The figure as a PNG, on white, without date or software; the same bytes for the same figure.
 
-    150 dots an inch; where that passes `limit` bytes, 256 colours and then fewer dots.
+    150 dots an inch; where that passes `limit` bytes, fewer dots, then 256 colours.
     """
-    for dpi, colours in ((150, 0), (150, 256), (120, 256), (100, 256), (80, 256)):
+    for dpi, colours in ((150, 0), (120, 0), (100, 0), (120, 256), (100, 256), (80, 256)):
         fig.set_dpi(dpi)
         canvas = FigureCanvasAgg(fig)
         canvas.draw()
         image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
         if colours:
-            image = image.quantize(colours, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+            image = image.quantize(colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         buffer = io.BytesIO()
         image.save(buffer, format="PNG", optimize=True, dpi=(dpi, dpi))
         if buffer.tell() <= limit:
