@@ -637,8 +637,8 @@ def table(frame: pd.DataFrame, caption: str) -> Styler:
     return (
         # The same caption gives the same id: a page that is made again stays the same.
         Styler(frame, uuid=hashlib.sha256(caption.encode()).hexdigest()[:8], cell_ids=False, caption=caption)
-        .format(precision=3, na_rep="–")
-        .format(dict.fromkeys(floats, "{:.3f}"), na_rep="–")
+        .format(dict.fromkeys(floats, "{:.3f}"), na_rep="–", escape="html")
+        .format_index(axis="columns", escape="html")
         .hide(axis="index")
         .set_table_styles(align)
     )

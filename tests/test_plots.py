@@ -389,3 +389,8 @@ def test_table_has_caption_three_decimals_and_stable_ids():
     assert ">0.988<" in html and ">–<" in html and ">21<" in html and ">01<" in html
     assert html == plots.table(frame, "Scores.").to_html()
     assert html.count("text-align: right") == 2 and html.count("text-align: left") == 1
+
+
+def test_names_in_a_table_are_text_and_no_markup():
+    html = plots.table(pd.DataFrame({"a<b": ["<b>tile</b>"]}), "Names.").to_html()
+    assert "&lt;b&gt;tile" in html and "a&lt;b" in html and "<b>" not in html
