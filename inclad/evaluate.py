@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from inclad.data.images import read_mask
+from inclad.data.images import read_image, read_mask
 from inclad.data.task import Sample, Task
 from inclad.features import Batch, Extractor
 from inclad.metrics import pixel_roc_auc, roc_auc
@@ -58,6 +58,41 @@ def evaluate(score: Score, task: Task, extractor: Extractor) -> Evaluation:
 def read_masks(samples: Sequence[Sample], task: Task, size: int) -> np.ndarray:
     """Masks (B, size, size) bool of the samples; all False where there is none."""
     return np.stack([read_mask(sample.mask, size, task.mask_threshold) for sample in samples])
+
+
+def read_pictures(
+    samples: Sequence[Sample], tasks: Sequence[Task], size: int
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Images (B, size, size, 3) uint8, masks (B, size, size) bool and task names of samples to look at."""
+    owners = {sample: task for task in tasks for sample in task.test}
+    images = [read_image(sample.image, size) for sample in samples]
+    masks = [read_mask(sample.mask, size, owners[sample].mask_threshold) for sample in samples]
+    names = [owners[sample].name for sample in samples]
+    empty = np.empty((0, size, size), np.uint8)
+    return (np.stack(images), np.stack(masks), names) if names else (empty, empty.astype(bool), names)
+
+
+def example_rows(tasks: Sequence[Task], size: int, each: int = 2) -> list[tuple[str, list]]:
+    """For a contact sheet, a row a task: `each` normal training and `each` defective test images.
+
+    A cell is (image, mask or None, title); defects are of different kinds where there are several.
+    """
+    rows = []
+    for task in tasks:
+        kinds: dict[str, Sample] = {}
+        for sample in sorted((s for s in task.test if s.label), key=lambda s: s.mask is None):
+            kinds.setdefault(sample.defect, sample)
+        chosen = [*task.train[:each], *list(kinds.values())[:each]]
+        cells = [
+            (
+                read_image(sample.image, size),
+                read_mask(sample.mask, size, task.mask_threshold) if sample.mask else None,
+                sample.defect,
+            )
+            for sample in chosen
+        ]
+        rows.append((task.name, cells))
+    return rows
 
 
 def one_class(task: Task) -> str:

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -78,6 +79,11 @@ class Extractor:
         self._held = 0
         self._kept: OrderedDict[Sample, tuple[Tensor, ...]] = OrderedDict()
 
+    def info(self) -> dict:
+        """Backbone weights (model, source, sha256), image size and device, for run.json."""
+        weights = asdict(self.backbone.weights) | {"stages": list(self.backbone.stages)}
+        return {"weights": weights, "image_size": self.image_size, "device": str(self.device)}
+
     def images(self, samples: Sequence[Sample], batch_size: int = 32) -> Images:
         """The samples as batches for a detector."""
         return Images(samples, self, batch_size)
@@ -94,11 +100,10 @@ class Extractor:
         if absent:
             maps = self.backbone(self.pixels(absent))
             fresh = {sample: tuple(m[i].clone() for m in maps) for i, sample in enumerate(absent)}
-        found = []
-        for sample in samples:
-            held = fresh.get(sample) or self._kept[sample]
+        # All are taken before any is kept: keeping a new one may push out another that is asked for.
+        found = [fresh.get(sample) or self._kept[sample] for sample in samples]
+        for sample, held in zip(samples, found):
             self._keep(sample, held)
-            found.append(held)
         places = [self.backbone.stages.index(stage) for stage in stages]
         return [torch.stack([held[place] for held in found]) for place in places]
 

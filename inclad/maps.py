@@ -1,4 +1,4 @@
-"""Anomaly maps from a coarse grid to the size of the image: up-sampling and smoothing as one linear operator."""
+"""Anomaly maps from a coarse grid to image size: up-sampling and smoothing as one linear operator."""
 
 from functools import lru_cache
 

@@ -137,7 +137,7 @@ def read_table(folder: str | Path, name: str) -> pd.DataFrame:
 
 
 def read_arrays(folder: str | Path, name: str) -> dict[str, np.ndarray]:
-    """The arrays of name.npz in a results folder; never unpickles. ValueError when it is not there or torn."""
+    """The arrays of name.npz in a results folder, never unpickled; ValueError when not there or torn."""
     path = _resolve(folder) / f"{name}.npz"
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -198,7 +198,7 @@ def summary(r_matrix: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean_over_detectors(summary: pd.DataFrame) -> pd.DataFrame:
-    """Mean and standard deviation (N - 1) over detectors of every figure, a row an ordering, level and protocol.
+    """Mean and standard deviation (N - 1) over detectors; a row an ordering, level and protocol.
 
     `n` says how many detectors had every cell of those attempted, as "valid/attempted"; the mean is missing
     unless all had, since a mean over those that happen to be there would not be comparable.

@@ -72,6 +72,43 @@ def order_tasks(
     return hard_to_easy if ordering == "hard_to_easy" else hard_to_easy[::-1]
 
 
+def check_ordering(ordering: str, experts: str) -> None:
+    """Refuse an unknown ordering, or one by difficulty without a table of experts, before any work.
+
+    `experts` is the results folder that holds it. Raises ValueError in one line.
+    """
+    if ordering not in ORDERINGS:
+        raise ValueError(f"unknown ordering {ordering!r} (known: {', '.join(ORDERINGS)})")
+    if ordering in ("easy_to_hard", "hard_to_easy") and not experts:
+        raise ValueError(
+            f"ordering {ordering} needs experts: run `inclad run experts` for these tasks and set "
+            "experts to its results folder"
+        )
+
+
+def select_experts(experts: pd.DataFrame, detectors: list[str]) -> pd.DataFrame:
+    """The rows of these detectors, or all when none is named; ValueError for one that is not there."""
+    there = list(experts["detector"].drop_duplicates())
+    for name in detectors:
+        if name not in there:
+            raise ValueError(f"detectors: no expert {name!r} in the table (there are: {', '.join(there)})")
+    return experts[experts["detector"].isin(detectors)] if detectors else experts
+
+
+def orders_table(experts: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """Rows of orders.csv (dataset, ordering, position from 1, task) for the three orderings."""
+    names = list(experts["task"].drop_duplicates())
+    dataset = experts["dataset"].iloc[0]
+    return pd.DataFrame(
+        [
+            (dataset, ordering, position, task)
+            for ordering in ("easy_to_hard", "hard_to_easy", "random")
+            for position, task in enumerate(order_tasks(ordering, names, experts, seed), start=1)
+        ],
+        columns=["dataset", "ordering", "position", "task"],
+    )
+
+
 def _scores(experts: pd.DataFrame) -> pd.DataFrame:
     """Image ROC-AUC: a row a task, sorted by name; a column a detector, as first met; no cell missing."""
     twice = experts[experts.duplicated(["task", "detector"])]

@@ -1,4 +1,4 @@
-"""Continual CFA: one descriptor trained with replay, a bank per task rebuilt after each (InCLAD, appendix C.3).
+"""Continual CFA: one descriptor trained with replay, a bank per task rebuilt after each (InCLAD, C.3).
 
 The paper keeps all past images to rebuild the banks. A bank is the mean embedding at each location and the
 descriptor is linear, so the bank of a task is the descriptor applied to the task's mean features: keeping

@@ -8,7 +8,7 @@ from inclad.features import Batch, Images
 
 
 class ContinualPaDiM(Learner):
-    """Gaussians G_1 .. G_t, one a location and task; the task with the lowest image score explains an image."""
+    """Gaussians G_1 .. G_t, one a location and task; the lowest image score wins."""
 
     stages = PaDiM.stages
 
