@@ -82,8 +82,8 @@ def book_html(offline_assets: Path, tmp_path_factory: pytest.TempPathFactory) ->
     shutil.copytree(PROJECT / "book", copy / "book", ignore=shutil.ignore_patterns("runs"))
     shutil.copytree(offline_assets, copy / "build" / "vendor")
     write_stand_ins(copy)
-    program = Path(sys.executable).with_name("jupyter-book")
-    command = [program, "build", copy, "--all", "-W", "-n", "--keep-going"]
+    program = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
+    command = [*program, "build", copy, "--all", "-W", "-n", "--keep-going"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return copy / "_build" / "html"
