@@ -19,6 +19,10 @@ WIDGET_MODULES = {"@jupyter-widgets/base", "@jupyter-widgets/controls", "@jupyte
 _RAW = re.compile(r"<\s*/?\s*(script|iframe)\b|<[a-z][^<>]*\son[a-z]+\s*=", re.I)
 _CODE = re.compile(r"(javascript|vbscript)\s*:", re.I)
 _CODE_LINK = re.compile(r"\]\(\s*<?\s*(javascript|vbscript|data)\s*:", re.I)
+_CODE_BLOCK = re.compile(
+    r"^[ \t]*(`{3,}|~{3,})(?!\{(?!code|math))[^\n]*\n(?:.*?\n)??[ \t]*\1[`~]*[ \t]*$", re.M | re.S
+)
+_CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(?:(?!\n\s*\n).)+?(?<!`)\1(?!`)", re.S)
 _OUTSIDE = re.compile(r"^\s*(?:[a-z][a-z0-9+.-]*:|//|\\\\)", re.I)
 _CSS = re.compile(r"@import|expression\s*\(|url\s*\(\s*['\"]?\s*(?:[a-z][a-z0-9+.-]*:(?!image/)|//)", re.I)
 
@@ -74,10 +78,11 @@ def markdown_problems(text: str) -> list[str]:
     problems = []
     if re.search(r"^\s*[`~:]{3,}\s*\{\s*raw", text, re.M) or re.search(r"\{raw\}`", text):
         problems.append("{raw} is not allowed")
+    text = _CODE_BLOCK.sub("", text)
     text = re.sub(
-        r"^([ \t]*)(`{3,}|~{3,})(?!\{)[^\n]*\n.*?^[ \t]*\2[`~]*[ \t]*$", "", text, flags=re.M | re.S
-    )
-    text = re.sub(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", "", text, flags=re.S)
+        r"^[ \t>]*[`~]{3,}", "", text, flags=re.M
+    )  # what is left are directives: their body is shown
+    text = _CODE_SPAN.sub("", text)
     outside = re.search(r"!\[[^\]]*\]\(\s*<?\s*(?:[a-z][a-z0-9+.-]*:|//)", text, re.I)
     outside = outside or re.search(r"\{(image|figure)\}\s*(?:[a-z][a-z0-9+.-]*:|//)", text, re.I)
     if outside:
