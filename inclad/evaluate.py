@@ -68,8 +68,9 @@ def read_pictures(
     images = [read_image(sample.image, size) for sample in samples]
     masks = [read_mask(sample.mask, size, owners[sample].mask_threshold) for sample in samples]
     names = [owners[sample].name for sample in samples]
-    empty = np.empty((0, size, size), np.uint8)
-    return (np.stack(images), np.stack(masks), names) if names else (empty, empty.astype(bool), names)
+    if not names:
+        return np.empty((0, size, size, 3), np.uint8), np.empty((0, size, size), bool), names
+    return np.stack(images), np.stack(masks), names
 
 
 def example_rows(tasks: Sequence[Task], size: int, each: int = 2) -> list[tuple[str, list]]:
@@ -79,10 +80,13 @@ def example_rows(tasks: Sequence[Task], size: int, each: int = 2) -> list[tuple[
     """
     rows = []
     for task in tasks:
+        defective = sorted((s for s in task.test if s.label), key=lambda s: s.mask is None)
         kinds: dict[str, Sample] = {}
-        for sample in sorted((s for s in task.test if s.label), key=lambda s: s.mask is None):
+        for sample in defective:
             kinds.setdefault(sample.defect, sample)
-        chosen = [*task.train[:each], *list(kinds.values())[:each]]
+        # One of every kind first, then more of the same.
+        varied = dict.fromkeys([*kinds.values(), *defective])
+        chosen = [*task.train[:each], *list(varied)[:each]]
         cells = [
             (
                 read_image(sample.image, size),
