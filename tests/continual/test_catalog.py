@@ -1,0 +1,146 @@
+"""What holds for every learner."""
+
+import inspect
+
+import pytest
+import torch
+
+from inclad.continual.catalog import CONTINUAL, PROTOCOLS, check_learners, make_learner
+from inclad.continual.learner import Naive
+from inclad.detectors.catalog import DETECTORS
+
+OPTIONS = {"patchcore": {}, "padim": {"channels": 20}, "cfa": {"epochs": 2, "batch_size": 4}}
+
+each = pytest.mark.parametrize("name", DETECTORS)
+both = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+def learned(name, protocol, extractor, tasks, **more):
+    learner = make_learner(name, protocol, OPTIONS[name] | more)
+    for task in tasks:
+        learner.learn(extractor.images(task.train))
+    return learner
+
+
+@pytest.mark.parametrize("name", ["patchcore", "padim"])
+def test_both_protocols_agree_after_the_first_task(name, extractor, tasks):
+    naive, continual = (learned(name, protocol, extractor, tasks[:1]) for protocol in PROTOCOLS)
+    for task in tasks[:2]:
+        (batch,) = extractor.images(task.test)
+        for a, b in zip(naive.score(batch), continual.score(batch)):
+            assert torch.equal(a, b)
+    assert naive.kept_bytes() == continual.kept_bytes()
+
+
+@each
+@both
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_the_batch_size_does_not_change_scores(name, protocol, extractor, tasks, batch_size):
+    learner = learned(name, protocol, extractor, tasks)
+    for task in tasks:
+        (whole,) = extractor.images(task.test)
+        maps, scores = learner.score(whole)
+        parts = [learner.score(batch) for batch in extractor.images(task.test, batch_size)]
+        assert torch.allclose(torch.cat([part[0] for part in parts]), maps, atol=1e-5)
+        assert torch.allclose(torch.cat([part[1] for part in parts]), scores, atol=1e-5)
+
+
+@each
+@both
+def test_the_same_seed_keeps_the_same(name, protocol, make_extractor, tasks):
+    first, second = (learned(name, protocol, make_extractor(), tasks).state() for _ in range(2))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", ["patchcore", "cfa"])
+def test_another_seed_learns_another_memory(name, extractor, tasks):
+    learners = [make_learner(name, "continual", OPTIONS[name], seed) for seed in (0, 1)]
+    for learner in learners:
+        learner.learn(extractor.images(tasks[0].train))
+    first, second = (learner.state() for learner in learners)
+    assert any(not torch.equal(first[key], second[key]) for key in first)
+
+
+@each
+@both
+def test_maps_are_finite_and_of_the_size_of_the_image(name, protocol, real_extractor, tasks):
+    learner = learned(name, protocol, real_extractor, tasks[:2])
+    (batch,) = real_extractor.images(tasks[0].test)
+    maps, scores = learner.score(batch)
+    assert maps.shape == (8, 64, 64)
+    assert scores.shape == (8,)
+    assert maps.dtype == scores.dtype == torch.float32
+    assert maps.isfinite().all()
+    assert torch.equal(scores, maps.amax((1, 2)))
+
+
+@each
+@both
+def test_scoring_changes_nothing(name, protocol, extractor, tasks):
+    learner = learned(name, protocol, extractor, tasks[:2])
+    before = {key: value.clone() for key, value in learner.state().items()}
+    (batch,) = extractor.images(tasks[0].test)
+    for a, b in zip(learner.score(batch), learner.score(batch)):
+        assert torch.equal(a, b)
+    assert all(torch.equal(before[key], value) for key, value in learner.state().items())
+
+
+@each
+def test_the_continual_form_has_all_options_of_the_detector_with_the_same_defaults(name):
+    own, continual = (inspect.signature(cls).parameters for cls in (DETECTORS[name], CONTINUAL[name]))
+    assert own.items() <= continual.items()
+    assert CONTINUAL[name].stages == DETECTORS[name].stages
+
+
+@each
+def test_options_reach_the_detector(name):
+    option, value = {"patchcore": ("coreset_ratio", 0.3), "padim": ("channels", 7), "cfa": ("epochs", 4)}[
+        name
+    ]
+    for protocol in PROTOCOLS:
+        learner = make_learner(name, protocol, {option: value, "sigma": 2})
+        assert getattr(learner.detector, option) == value
+        assert learner.detector.sigma == 2
+
+
+@pytest.mark.parametrize(("name", "option"), [("patchcore", "history_ratio"), ("cfa", "buffer_ratio")])
+def test_options_of_the_continual_form_are_left_out_of_the_naive_one(name, option):
+    assert isinstance(make_learner(name, "naive", {option: 0.5}), Naive)
+    make_learner(name, "continual", {option: 0.5})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("patchcor", "naive"), r"unknown detector 'patchcor' \(known: patchcore, padim, cfa\)"),
+        (("padim", "contunual"), r"unknown protocol 'contunual' \(known: naive, continual\)"),
+        (("padim", "naive", {"chanels": 3}), "padim: unknown option 'chanels' .*channels"),
+        (("padim", "naive", {"channels": "3"}), "padim: channels: expected int, got str '3'"),
+    ],
+)
+def test_what_is_unknown_is_refused_with_what_is_known(given, says):
+    with pytest.raises(ValueError, match=says) as error:
+        make_learner(*given)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("detectors", "protocols", "options", "says"),
+    [
+        ([], ["naive"], {}, "at least one"),
+        (["cfa"], [], {}, "at least one"),
+        (["cfa", "nope"], ["naive"], {}, "unknown detector 'nope'"),
+        (["cfa"], ["naive", "nope"], {}, "unknown protocol 'nope'"),
+        (["cfa"], ["naive"], {"nope": {}}, "unknown detector 'nope'"),
+        (["cfa"], ["naive"], {"cfa": 3}, "options: cfa: expected a dictionary"),
+        (["cfa"], ["naive"], {"cfa": {"neighbors": 0}}, "cfa: neighbors: 0 must be at least 1"),
+    ],
+)
+def test_a_stream_is_checked_before_it_starts(detectors, protocols, options, says):
+    with pytest.raises(ValueError, match=says):
+        check_learners(detectors, protocols, options)
+
+
+def test_a_stream_that_is_in_order_passes():
+    check_learners(["patchcore", "cfa"], ["naive", "continual"], {"cfa": {"epochs": 1}, "padim": {}})
