@@ -24,15 +24,6 @@ NAME = re.compile(r"[a-z][a-z0-9_-]{0,99}")
 BOOK = "params/book.yml"
 
 
-def project_folder(start: Path | None = None) -> Path:
-    """The folder with `_toc.yml` and `inclad/` around `start` (the working directory); ValueError if none."""
-    start = (start or Path.cwd()).resolve()
-    for folder in (start, *start.parents):
-        if (folder / "_toc.yml").is_file() and (folder / "inclad").is_dir():
-            return folder
-    raise ValueError(f"{start}: not inside the project (no folder with _toc.yml and inclad/ here or above)")
-
-
 @dataclass(frozen=True)
 class Run:
     """One notebook with resolved parameters. `params` and `settings` are where those came from."""
@@ -97,7 +88,7 @@ def plan(
     known = declared(read_notebook(template), template.relative_to(project).as_posix())
     given, shown = {}, ""
     if params:
-        path = Path(params) if Path(params).is_file() else project / params
+        path = project / params if (project / params).exists() else Path(params)
         path = path.resolve()
         shown = path.relative_to(project).as_posix() if path.is_relative_to(project) else str(path)
         given = read_parameters(path, shown)
