@@ -4,7 +4,8 @@ import argparse
 import os
 import sys
 
-from inclad.run.plan import Run, book_runs, known_runs, notebooks, plan, project_folder, read_notebook, state
+from inclad.files import project_folder
+from inclad.run.plan import Run, book_runs, known_runs, notebooks, plan, read_notebook, state
 
 
 def main(words: list[str] | None = None) -> int:

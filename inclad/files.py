@@ -1,9 +1,21 @@
-"""Files and folders that are either whole or not there."""
+"""Where the project is; files and folders that are either whole or not there."""
 
 import os
 import shutil
 import uuid
 from pathlib import Path
+
+
+def project_folder(start: Path | None = None) -> Path:
+    """The folder with _toc.yml and inclad/ in it, at `start` (the working directory) or above it.
+
+    Raises ValueError, in one line, when there is none.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        if (folder / "_toc.yml").is_file() and (folder / "inclad").is_dir():
+            return folder
+    raise ValueError(f"{here} is not in the project (a folder with _toc.yml and inclad/): go there")
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:

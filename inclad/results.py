@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from inclad import metrics
-from inclad.files import publish_folder, restore_folder, write_atomic
+from inclad.files import project_folder, publish_folder, restore_folder, write_atomic
 
 # Columns that are names, so that task "01" stays "01".
 TEXT = {
@@ -104,15 +104,6 @@ class Results:
         if self._temporary not in _open_folders:
             raise RuntimeError(f"{self.folder.name} is finished: {name} comes too late")
         write_atomic(self._temporary / name, content)
-
-
-def project_folder() -> Path:
-    """The nearest folder, from the working directory upwards, with _toc.yml and inclad/ in it."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / "_toc.yml").is_file() and (folder / "inclad").is_dir():
-            return folder
-    raise ValueError(f"{here} is not in the book's project (a folder with _toc.yml and inclad/): go there")
 
 
 def read_table(folder: str | Path, name: str) -> pd.DataFrame:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from runner_project import Project, notebook, pretend
 
 from inclad.cli import main
-from inclad.run.plan import book_runs, default_name, plan, project_folder
+from inclad.files import project_folder
+from inclad.run.plan import book_runs, default_name, plan
 
 BOOK = """\
 - notebook: tiny
@@ -151,7 +152,7 @@ def test_the_list_of_runs(project):
 def test_outside_a_project(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(capsys, "status")[0] == 2
-    with pytest.raises(ValueError, match="not inside the project"):
+    with pytest.raises(ValueError, match="not in the project"):
         project_folder(tmp_path)
 
 

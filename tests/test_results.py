@@ -208,7 +208,7 @@ def test_relative_folders_start_at_the_project_folder(project, monkeypatch, tmp_
     assert results.project_folder() == project
     assert len(read_table("build/results/demo", "t")) == 1
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="not in the book's project"):
+    with pytest.raises(ValueError, match="not in the project"):
         read_table("build/results/demo", "t")
     assert len(read_table(project / "build/results/demo", "t")) == 1
 

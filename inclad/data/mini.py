@@ -24,7 +24,7 @@ from inclad.data import mini_scenes as scenes
 from inclad.data import mvtec
 from inclad.data.mini_scenes import Scene
 from inclad.data.task import DataError, Task
-from inclad.files import publish_folder, restore_folder
+from inclad.files import project_folder, publish_folder, restore_folder
 
 VERSION = 3  # raised whenever the same seed gives other pictures
 MARKER = "mini.json"
@@ -239,17 +239,9 @@ def read(root: Path | str | None = None, names: list[str] | None = None) -> list
     a folder of your own may come from any arguments. Raises DataError, also for a damaged folder of yours.
     """
     if not root:
-        root = generate(_project_folder() / "build" / "data" / "mini")
+        root = generate(project_folder() / "build" / "data" / "mini")
     elif not Path(root).exists() or (Path(root).is_dir() and not any(Path(root).iterdir())):
         generate(root)
     elif not is_whole(root):
         raise DataError([f"{root}: not a whole mini dataset; delete the folder, it will be made again"])
     return mvtec.read(root, names, dataset="mini")
-
-
-def _project_folder() -> Path:
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / "_toc.yml").is_file() and (folder / "inclad").is_dir():
-            return folder
-    raise DataError([f"mini: {here} is not inside the project (no _toc.yml above it); give a root"])
