@@ -78,11 +78,11 @@ def page(run: Run, title: str = "") -> nbformat.NotebookNode:
         if cell.cell_type == "code":
             new, found = _code_cell(cell, next(done, None), run, where, labels)
             new.execution_count = sum(each.cell_type == "code" for each in cells) + 1
+            cells += _one_picture_a_cell(new)
         else:
-            new = new_markdown_cell(_prose(cell.source, labels, run.name), metadata=cell.metadata)
+            cells.append(new_markdown_cell(_prose(cell.source, labels, run.name), metadata=cell.metadata))
             found = markdown_problems(cell.source)
         problems += [f"{where} ({run.name}), cell {number}: {problem}" for problem in found]
-        cells.append(new)
     for cell in cells:
         if title and cell.cell_type == "markdown" and re.search(r"^# ", cell.source, re.M):
             cell.source = re.sub(
@@ -119,16 +119,39 @@ def _code_cell(
     for output in outputs:
         if "execution_count" in output:
             output["execution_count"] = None
-        for kind in ("image/png", "image/jpeg", "image/svg+xml"):
-            alt = output.get("metadata", {}).get(kind, {}).get("alt")
-            if alt:  # MyST-NB reads the alt text here only
-                metadata.setdefault("mystnb", {}).setdefault("image", {})["alt"] = alt
     figure = metadata.get("mystnb", {}).get("figure", {})
     if "name" in figure:
         figure["name"] = f"{figure['name']}-{run.name}"
     if "caption" in figure:
         figure["caption"] = _prose(figure["caption"], labels, run.name)
     return new_code_cell(source, metadata=metadata, outputs=outputs), problems
+
+
+def _one_picture_a_cell(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The cell, and a cell without code for each further picture: MyST-NB takes the alt text of a picture from
+    the metadata of its cell, where there is room for one."""
+    groups: list[list] = [[]]
+    for output in cell.outputs:
+        if _alt(output) and any(_alt(each) for each in groups[-1]):
+            groups.append([])
+        groups[-1].append(output)
+    cells = []
+    for number, outputs in enumerate(groups):
+        if number:
+            new = new_code_cell("", metadata={"tags": ["remove-input"]}, outputs=outputs)
+        else:
+            new = cell
+            new.outputs = outputs
+        if alt := next((_alt(output) for output in outputs if _alt(output)), None):
+            new.metadata.setdefault("mystnb", {}).setdefault("image", {})["alt"] = alt
+        cells.append(new)
+    return cells
+
+
+def _alt(output: nbformat.NotebookNode) -> str:
+    kinds = ("image/png", "image/jpeg", "image/svg+xml")
+    found = [output.get("metadata", {}).get(kind, {}).get("alt") for kind in kinds]
+    return next((alt for alt in found if alt), "")
 
 
 _DEFINED = (

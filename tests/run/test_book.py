@@ -67,6 +67,18 @@ def test_a_page_has_todays_prose_and_the_outputs_of_the_run(project, run):
     assert page.metadata.kernelspec.name == "python3"
 
 
+def test_each_of_several_pictures_keeps_its_own_alt_text(project, run):
+    def picture(alt: str) -> dict:
+        return display("image/png", PIXEL, **{"image/png": {"alt": alt}})
+
+    pretend(run, [], [picture("One"), display("text/markdown", "first"), picture("Two")])
+    assert publish(run)
+    shown = [cell for cell in page_of(project, run).cells if cell.metadata.get("mystnb")]
+    assert [cell.metadata.mystnb.image.alt for cell in shown] == ["One", "Two"]
+    assert [len(cell.outputs) for cell in shown] == [2, 1]
+    assert shown[1].source == "" and shown[1].metadata.tags == ["remove-input"]
+
+
 def test_the_same_page_keeps_its_time(project, run):
     pretend(run, results={"a.png": "p", "note.md": "n", "table.csv": "t"})
     assert publish(run)
