@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlparse
+from urllib.request import getproxies
 
 import huggingface_hub
 import timm
@@ -177,7 +178,7 @@ def _from_hub(name: str, stages: tuple[int, ...]) -> tuple[nn.Module | None, str
     cached = config.hf_hub_id and huggingface_hub.try_to_load_from_cache(
         config.hf_hub_id, "model.safetensors"
     )
-    if not isinstance(cached, str):
+    if not isinstance(cached, str) and not getproxies():
         try:
             socket.getaddrinfo(urlparse(huggingface_hub.constants.ENDPOINT).hostname, 443)
         except OSError:

@@ -521,8 +521,8 @@ def last_maps(
 ) -> Figure:
     """A row a part: its followed image with the defect outlined, and its map from each protocol at the end.
 
-    `maps` holds (steps, images, H, W) by "detector.protocol". A row has one colour scale, from the lowest to
-    the highest value of its maps: parts differ too much for one scale.
+    `maps` holds (steps, images, H, W) by "detector.protocol". Every map has its own colour scale, from its
+    lowest to its highest value: what matters is where it is brightest.
     """
     protocols = [protocol for protocol in LINES if f"{detector}.{protocol}" in maps]
     columns = 1 + len(protocols)
@@ -532,7 +532,6 @@ def last_maps(
     fig = Figure(figsize=(width, height), facecolor="white")
     for i, (image, mask, name) in enumerate(zip(images, masks, names, strict=True)):
         last = [maps[f"{detector}.{protocol}"][-1, i].astype(np.float32) for protocol in protocols]
-        low, high = min(m.min() for m in last), max(m.max() for m in last)
         y = height - 0.25 - (i + 1) * side
         fig.text((label - 0.08) / width, (y + side / 2) / height, name, ha="right", va="center", fontsize=8)
         for j, title in enumerate([detector, *protocols]):
@@ -540,7 +539,7 @@ def last_maps(
             ax = fig.add_axes(place)
             ax.axis("off")
             if j:
-                _draw_map(ax, image, last[j - 1], low, high)
+                _draw_map(ax, image, last[j - 1], last[j - 1].min(), last[j - 1].max())
             else:
                 ax.imshow(image)
             _outline(ax, mask)

@@ -20,7 +20,7 @@ class CFA(Detector):
     """Descriptor and bank of centres.
 
     `neighbors` (K) centres attract an embedding to within the learned radius, the next `repulsion_neighbors`
-    (J) push it away beyond radius + `alpha`; `nu` weighs both. `sigma` smooths the map, in pixels.
+    (J) are pushed out of radius^2 - `alpha`; `nu` weighs both. `sigma` smooths the map, in pixels.
     """
 
     stages = (1, 2, 3)
@@ -155,7 +155,7 @@ def loss(
     """Coupled-hypersphere loss of `embeddings` (N, D) against `bank` (M, D): equations 1 to 3.
 
     Squared distances to the K nearest centres beyond radius^2, and those to the next J within
-    radius^2 + alpha. The neighbours are found without gradients, which only flow through their distances.
+    radius^2 - alpha. The neighbours are found without gradients, which only flow through their distances.
     """
     with torch.no_grad():
         index = nearest_k(embeddings, bank, neighbors + repulsion)

@@ -1,6 +1,5 @@
-"""A small book: the project's own pages and configuration, with stand-ins for the executed notebooks."""
+"""A small book: a copy of the project whose runs are a minute long, built like the real one."""
 
-import base64
 import json
 import os
 import shutil
@@ -8,55 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 import yaml
-from nbclient import NotebookClient
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 PROJECT = Path(__file__).resolve().parents[2]
-
-FIGURE = """
-import matplotlib.pyplot as plt
-from inclad import plots
-
-def figure(step):
-    fig, axes = plt.subplots(figsize=(7, 3), layout="constrained")
-    axes.bar(range(3), [step + 1, 2, 3])
-    plt.close(fig)
-    return fig
-
-plots.show(figure(0), "Three bars that rise to the right", "*Three bars, the last one is the highest.*")
-"""
-SLIDER = """
-labels = ["after task 1", "after task 2", "after task 3"]
-figures = [figure(step) for step in range(3)]
-plots.slider(figures, labels, "step", "Three bars of which one grows.", "It grows.")
-"""
-TABLE = """
-import pandas as pd
-
-wide = pd.DataFrame([[0.5] * 12] * 3, columns=[f"a_long_column_{i}" for i in range(12)])
-wide.style.set_caption("A wide table.")
-"""
-
-
-def stand_in() -> nbformat.NotebookNode:
-    """An executed notebook with what a run page may hold: figure, slider, wide table, formula."""
-    cells = [
-        new_markdown_cell("# TITLE\n\nA stand-in for an executed notebook; $R_{i,j}$ is a ROC-AUC."),
-        *(new_code_cell(source) for source in (FIGURE, SLIDER, TABLE)),
-    ]
-    notebook = new_notebook(cells=cells)
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(PROJECT)}}
-    ).execute()
-    for cell in notebook.cells[1:]:
-        for output in cell.outputs:
-            if alt := output.get("metadata", {}).get("image/png", {}).get("alt"):
-                cell.metadata["mystnb"] = {"image": {"alt": alt}}  # as the publishing step does
-    return notebook
+SOURCES = ("_config.yml", "_toc.yml", "pyproject.toml", "book", "inclad", "notebooks", "params", "tools")
+SMALL = {
+    "image_size": 64,
+    "max_train": 4,
+    "max_test": 6,
+    "detectors": ["patchcore", "padim", "cfa"],
+    "options": {"cfa": {"epochs": 1, "batch_size": 4}},
+}
 
 
 @pytest.fixture(scope="session")
@@ -70,40 +32,37 @@ def offline_assets() -> Path:
 
 
 @pytest.fixture(scope="session")
-def book_html(offline_assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a built book: what INCLAD_BOOK names, else the small book, built without a warning."""
+def tiny_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with every run of the book made small, executed and built into _build/html."""
+    copy = tmp_path_factory.mktemp("project")
+    for name in SOURCES:
+        source = PROJECT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("runs", "__pycache__", ".ipynb_checkpoints")
+            shutil.copytree(source, copy / name, ignore=ignored)
+        else:
+            shutil.copy(source, copy)
+    for kept in ("build/data/mini", "build/vendor"):  # made again where they are not there yet
+        if (PROJECT / kept).is_dir():
+            shutil.copytree(PROJECT / kept, copy / kept)
+    for run in yaml.safe_load((copy / "params/book.yml").read_text()):
+        file = copy / run["params"]
+        parameters = yaml.safe_load(file.read_text())
+        if run["notebook"] in ("experts", "stream"):
+            three = {"tasks": ["fabric", "gear", "wood"]} if parameters["dataset"] == "mini" else {}
+            file.write_text(yaml.safe_dump(parameters | SMALL | three))
+    command = [sys.executable, "-m", "inclad.cli", "book"]
+    environment = os.environ | {"PYTHONPATH": str(copy)}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return copy
+
+
+@pytest.fixture(scope="session")
+def book_html(offline_assets: Path, request: pytest.FixtureRequest) -> Path:
+    """Folder of a built book: what INCLAD_BOOK names, else the small one."""
     if os.environ.get("INCLAD_BOOK"):
         built = (PROJECT / os.environ["INCLAD_BOOK"]).resolve()
         assert (built / "index.html").is_file(), f"INCLAD_BOOK: {built} holds no built book"
         return built
-    copy = tmp_path_factory.mktemp("book")
-    for name in ("_config.yml", "_toc.yml"):
-        shutil.copy(PROJECT / name, copy)
-    shutil.copytree(PROJECT / "book", copy / "book", ignore=shutil.ignore_patterns("runs"))
-    shutil.copytree(offline_assets, copy / "build" / "vendor")
-    write_stand_ins(copy)
-    program = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
-    command = [*program, "build", copy, "--all", "-W", "-n", "--keep-going"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return copy / "_build" / "html"
-
-
-def write_stand_ins(copy: Path) -> None:
-    """A stand-in for each run of the contents, and what the written pages take from runs."""
-    runs = copy / "book" / "runs"
-    runs.mkdir()
-    notebook = stand_in()
-    parts = yaml.safe_load((copy / "_toc.yml").read_text())["parts"]
-    files = [chapter["file"] for part in parts for chapter in part["chapters"]]
-    for file in files:
-        if file.startswith("book/runs/"):
-            notebook.cells[0].source = f"# {Path(file).name}\n" + notebook.cells[0].source.split("\n", 1)[1]
-            nbformat.write(notebook, copy / f"{file}.ipynb")
-    png = next(o.data["image/png"] for o in notebook.cells[1].outputs if "image/png" in o.get("data", {}))
-    for picture in ("forgetting--mini/forgetting.png", "experts--mini/contact.png"):
-        (runs / picture).parent.mkdir()
-        (runs / picture).write_bytes(base64.b64decode(png))
-    (runs / "forgetting--mini" / "finding.md").write_text(
-        "A stand-in for the sentence that the run writes.\n"
-    )
+    return request.getfixturevalue("tiny_project") / "_build" / "html"
