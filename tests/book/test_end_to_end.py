@@ -159,7 +159,8 @@ def test_papermill_and_jupyter_give_the_same_tables(project, tmp_path):
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     ours = table(project / "build/results/experts--mini", "experts")
-    pd.testing.assert_frame_equal(table(results, "experts"), ours, check_exact=False, atol=1e-6)
+    # Another number of threads adds floats in another order; four training images make PaDiM feel it.
+    pd.testing.assert_frame_equal(table(results, "experts"), ours, check_exact=False, rtol=0, atol=5e-4)
 
     notebook = nbformat.read(project / "notebooks/curricula.ipynb", 4)
     NotebookClient(
