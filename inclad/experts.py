@@ -25,7 +25,7 @@ def run_experts(
             # The naive learner after one task is the detector itself.
             expert = make_learner(name, "naive", (options or {}).get(name), seed)
             expert.learn(extractor.images(task.train))
-            yield task, name, evaluate(expert.score, task, extractor)
+            yield task, name, evaluate(expert.score, task, extractor, expert.key)
 
 
 def experts_table(dataset: str, experts: Sequence[Expert]) -> pd.DataFrame:

@@ -4,11 +4,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from inclad.backbones import Backbone, smallest_image
+from inclad.cache import Cache, content_key, file_digest, source_digest
 from inclad.data.images import read_image
 from inclad.data.task import Sample
 
@@ -59,13 +59,16 @@ class Images:
 
 
 class Extractor:
-    """A frozen backbone at one image size, with the features of recent images kept in memory.
+    """A frozen backbone at one image size; features of recent images stay in memory, of many more on disk.
 
-    `memory_gib` bounds what is kept; the least recently used images go first and are computed again when
-    they return. Raises ValueError when `image_size` is too small for the backbone's stages.
+    `memory_gib` bounds what is kept in memory; the least recently used images go first. What is not in
+    memory comes from `cache`, if there is one, and else is computed. Raises ValueError when `image_size` is
+    too small for the backbone's stages.
     """
 
-    def __init__(self, backbone: Backbone, image_size: int, memory_gib: float = 4.0):
+    def __init__(
+        self, backbone: Backbone, image_size: int, memory_gib: float = 4.0, cache: Cache | None = None
+    ):
         least = smallest_image(backbone)
         if image_size < least:
             raise ValueError(
@@ -75,14 +78,34 @@ class Extractor:
         self.backbone = backbone
         self.image_size = image_size
         self.device = backbone.mean.device
+        self.cache = cache
+        self._made_by = {
+            "kind": "features",
+            "model": backbone.weights.model,
+            "weights": backbone.weights.sha256,
+            "stages": list(backbone.stages),
+            "size": image_size,
+            "code": source_digest("backbones", "features", "data.images"),
+        }
         self._limit = int(memory_gib * 2**30)
         self._held = 0
         self._kept: OrderedDict[Sample, tuple[Tensor, ...]] = OrderedDict()
 
     def info(self) -> dict:
-        """Backbone weights (model, source, sha256), image size and device, for run.json."""
+        """Backbone weights (model, source, sha256), image size, device and settings, for run.json."""
         weights = asdict(self.backbone.weights) | {"stages": list(self.backbone.stages)}
-        return {"weights": weights, "image_size": self.image_size, "device": str(self.device)}
+        return {
+            "weights": weights,
+            "image_size": self.image_size,
+            "device": str(self.device),
+            "forward": self.backbone.settings(),
+        }
+
+    def key(self, samples: Sequence[Sample]) -> str:
+        """Content key of the features of samples, in their order; "" without a cache."""
+        if not self.cache:
+            return ""
+        return content_key(images=[file_digest(sample.image) for sample in samples], **self._made_by)
 
     def images(self, samples: Sequence[Sample], batch_size: int = 32) -> Images:
         """The samples as batches for a detector."""
@@ -90,22 +113,52 @@ class Extractor:
 
     def pixels(self, samples: Sequence[Sample]) -> Tensor:
         """(B, 3, size, size) float32 in [0, 1], on the backbone's device."""
-        arrays = np.stack([read_image(sample.image, self.image_size) for sample in samples])
-        return torch.from_numpy(arrays).to(self.device).permute(0, 3, 1, 2).float() / 255
+        pixels = torch.stack([self._decoded(sample) for sample in samples])
+        return pixels.to(self.device).permute(0, 3, 1, 2).float() / 255
 
     def features(self, samples: Sequence[Sample], stages: Sequence[int]) -> list[Tensor]:
         """Feature maps (B, C_s, H_s, W_s) float32 of the stages asked for."""
         absent = [sample for sample in dict.fromkeys(samples) if sample not in self._kept]
-        fresh = {}
+        fresh = self._from_disk(absent)
+        absent = [sample for sample in absent if sample not in fresh]
         if absent:
             maps = self.backbone(self.pixels(absent))
-            fresh = {sample: tuple(m[i].clone() for m in maps) for i, sample in enumerate(absent)}
+            for i, sample in enumerate(absent):
+                fresh[sample] = tuple(m[i].clone() for m in maps)
+                if self.cache:
+                    self.cache.put(self._key(sample), dict(zip(self._names, fresh[sample])))
         # All are taken before any is kept: keeping a new one may push out another that is asked for.
         found = [fresh.get(sample) or self._kept[sample] for sample in samples]
         for sample, held in zip(samples, found):
             self._keep(sample, held)
         places = [self.backbone.stages.index(stage) for stage in stages]
         return [torch.stack([held[place] for held in found]) for place in places]
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"stage{stage}" for stage in self.backbone.stages]
+
+    def _key(self, sample: Sample) -> str:
+        return content_key(image=file_digest(sample.image), **self._made_by)
+
+    def _from_disk(self, samples: Sequence[Sample]) -> dict[Sample, tuple[Tensor, ...]]:
+        found = {}
+        for sample in samples if self.cache else []:
+            if entry := self.cache.get(self._key(sample)):
+                found[sample] = tuple(entry[name].to(self.device) for name in self._names)
+        return found
+
+    def _decoded(self, sample: Sample) -> Tensor:
+        """(size, size, 3) uint8, resized: decoding a large file costs more than all that follows."""
+        if not self.cache:
+            return torch.from_numpy(read_image(sample.image, self.image_size))
+        code = source_digest("data.images")
+        key = content_key(kind="pixels", image=file_digest(sample.image), size=self.image_size, code=code)
+        if entry := self.cache.get(key):
+            return entry["pixels"]
+        pixels = torch.from_numpy(read_image(sample.image, self.image_size))
+        self.cache.put(key, {"pixels": pixels})
+        return pixels
 
     def _keep(self, sample: Sample, maps: tuple[Tensor, ...]) -> None:
         if sample in self._kept:

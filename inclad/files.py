@@ -18,10 +18,11 @@ def project_folder(start: Path | None = None) -> Path:
     raise ValueError(f"{here} is not in the project (a folder with _toc.yml and inclad/): go there")
 
 
-def write_atomic(path: Path, content: bytes | str) -> None:
+def write_atomic(path: Path, content: bytes | str, *, sync: bool = True) -> None:
     """Write `content` to `path` so that a reader, a crash or a full disk never meets half of it.
 
-    A temporary file beside the target is written, flushed to disk and renamed. Raises OSError and leaves
+    A temporary file beside the target is written, flushed to disk (unless `sync` is False: then a crash of the
+    machine, though not of the program, may lose it) and renamed. Raises OSError and leaves
     the old file as it was when that fails.
     """
     path = Path(path)
@@ -32,7 +33,8 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

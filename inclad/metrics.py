@@ -200,6 +200,16 @@ def forgetting(R: ArrayLike) -> float:
     return _mean(best - R[-1, :-1])
 
 
+def forward_transfer(R: ArrayLike) -> float:
+    """Mean of R[i, j] over i < j: how well a task is solved before it was learned; 0 to 1, 0.5 = by chance.
+
+    A missing cell is left out; NaN when the upper triangle was not measured.
+    """
+    R = np.array(R, dtype=np.float64)
+    _lower(R)  # the same checks
+    return _mean(R[np.triu_indices(len(R), 1)])
+
+
 def _lower(R: ArrayLike) -> np.ndarray:
     """`R` as float64 with NaN above the diagonal; ValueError in one line when it is no matrix of ROC-AUC."""
     try:

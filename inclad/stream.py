@@ -17,11 +17,12 @@ from inclad.features import Extractor
 class Step:
     """What was measured after learning one task of the stream.
 
-    `evaluations` hold one entry a task seen, in stream order: a row of the results matrix R. `maps` and
+    `evaluations` hold one entry for each of the tasks `tested`: a row of the results matrix R. `maps` and
     `scores` are those of the followed samples.
     """
 
     task: Task
+    tested: list[str]
     evaluations: list[Evaluation]
     train_seconds: float
     score_seconds: float
@@ -31,22 +32,30 @@ class Step:
 
 
 def run_stream(
-    tasks: Sequence[Task], learner: Learner, extractor: Extractor, follow: Sequence[Sample] = ()
+    tasks: Sequence[Task],
+    learner: Learner,
+    extractor: Extractor,
+    follow: Sequence[Sample] = (),
+    *,
+    upper: bool = False,
 ) -> Iterator[Step]:
     """Run the stream, yielding a step after each task.
 
-    Only tasks seen so far are scored: the lower triangle of R. The samples of `follow` are scored after
+    Only tasks seen so far are scored, the lower triangle of R, unless `upper` asks for those still to come as
+    well (forward transfer). The samples of `follow` are scored after
     every task, whatever task they belong to.
     """
     for count, task in enumerate(tasks, start=1):
         started = time.perf_counter()
         learner.learn(extractor.images(task.train))
         learned = time.perf_counter()
-        evaluations = [evaluate(learner.score, seen, extractor) for seen in tasks[:count]]
+        scored_tasks = tasks if upper else tasks[:count]
+        evaluations = [evaluate(learner.score, each, extractor, learner.key) for each in scored_tasks]
         scored = time.perf_counter()
         maps, scores = _followed(learner, extractor, follow)
         yield Step(
             task=task,
+            tested=[each.name for each in scored_tasks],
             evaluations=evaluations,
             train_seconds=learned - started,
             score_seconds=scored - learned,
@@ -79,7 +88,6 @@ class StreamRecord:
 
     def __init__(self, dataset: str, ordering: str):
         self._key = {"dataset": dataset, "ordering": ordering}
-        self._tasks: list[str] = []
         self._cells: list[dict] = []
         self._missing: list[dict] = []
         self._costs: list[dict] = []
@@ -88,9 +96,7 @@ class StreamRecord:
     def add(self, detector: str, protocol: str, number: int, step: Step) -> None:
         """Take in step `number` (1-based) of a learner."""
         key = {**self._key, "detector": detector, "protocol": protocol}
-        if number > len(self._tasks):
-            self._tasks.append(step.task.name)
-        for task, evaluation in zip(self._tasks, step.evaluations):
+        for task, evaluation in zip(step.tested, step.evaluations):
             for level, value in (("image", evaluation.image), ("pixel", evaluation.pixel)):
                 place = {**key, "level": level, "step": number, "task": task}
                 self._cells.append({**place, "roc_auc": value})

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from inclad.cache import content_key, source_digest
 from inclad.detectors.detector import Detector, image_scores
 from inclad.features import Batch, Images
 from inclad.maps import position_maps
@@ -17,6 +18,8 @@ class Learner(ABC):
     """
 
     stages: tuple[int, ...] = ()
+    # Content key of what is kept, where that depends on nothing but images and options; else "".
+    key: str = ""
 
     @abstractmethod
     def learn(self, images: Images) -> None:
@@ -43,7 +46,7 @@ class Naive(Learner):
         self.stages = detector.stages
 
     def learn(self, images: Images) -> None:
-        self.detector.fit(images)
+        self.key = fit_once(self.detector, images)
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
         return self.detector.score(batch)
@@ -53,6 +56,35 @@ class Naive(Learner):
 
     def kept_bytes(self) -> int:
         return self.detector.kept_bytes()
+
+
+def fit_once(detector: Detector, images: Images) -> str:
+    """Fit the detector; or, with a cache, take over what it learned from the same images before.
+
+    Orders, protocols and experts meet the same tasks: one coreset and one set of Gaussians a task serve all.
+    Returns the content key of what was learned, "" without a cache and for detectors that start from their
+    last state.
+    """
+    cache = images.extractor.cache
+    if not cache or not detector.memoryless:
+        detector.fit(images)
+        return ""
+    name = type(detector).__module__.removeprefix("inclad.")
+    key = content_key(
+        kind="state",
+        detector=name,
+        options=detector.options(),
+        images=images.extractor.key(images.samples),
+        code=source_digest(name, "neighbors"),
+    )
+    state = cache.get(key)
+    if state is None:
+        detector.fit(images)
+        cache.put(key, detector.state())
+    else:
+        device = images.extractor.device
+        detector.load({part: tensor.to(device) for part, tensor in state.items()})
+    return key
 
 
 def best_memory(distances: list[Tensor], scores: list[Tensor]) -> Tensor:

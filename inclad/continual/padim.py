@@ -1,14 +1,20 @@
 """Continual PaDiM: the Gaussians of every task, kept for ever (InCLAD, appendix C.2)."""
 
+import torch
 from torch import Tensor
 
-from inclad.continual.learner import Learner, best_memory, maps_and_scores
+from inclad.continual.learner import Learner, fit_once, maps_and_scores
+from inclad.data.task import Sample
 from inclad.detectors.padim import PaDiM, embed, mahalanobis
 from inclad.features import Batch, Images
 
 
 class ContinualPaDiM(Learner):
-    """Gaussians G_1 .. G_t, one a location and task; the lowest image score wins."""
+    """Gaussians G_1 .. G_t, one a location and task; the lowest image score wins.
+
+    A Gaussian never changes, so an image and a Gaussian meet once: what won so far is remembered for each
+    batch of images (its distances, a coarse map an image), and only later Gaussians are tried on it again.
+    """
 
     stages = PaDiM.stages
 
@@ -24,17 +30,28 @@ class ContinualPaDiM(Learner):
             channels=channels, regularization=regularization, sigma=sigma, channel_seed=channel_seed
         )
         self.gaussians: list[tuple[Tensor, Tensor]] = []
+        self._best: dict[tuple[Sample, ...], tuple[int, Tensor, Tensor]] = {}
 
     def learn(self, images: Images) -> None:
-        self.detector.fit(images)
+        fit_once(self.detector, images)
         self.gaussians.append((self.detector.mean, self.detector.whitening))
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        embeddings = embed(batch, self.detector.channels, self.detector.channel_seed)
-        distances = [mahalanobis(embeddings, mean, whitening) for mean, whitening in self.gaussians]
+        tried, distances, scores = self._best.get(batch.samples, (0, None, None))
         sigma = self.detector.sigma
-        best = best_memory(distances, [maps_and_scores(d, batch.size, sigma)[1] for d in distances])
-        return maps_and_scores(best, batch.size, sigma)
+        if tried < len(self.gaussians):
+            embeddings = embed(batch, self.detector.channels, self.detector.channel_seed)
+            for mean, whitening in self.gaussians[tried:]:
+                new = mahalanobis(embeddings, mean, whitening)
+                _, new_scores = maps_and_scores(new, batch.size, sigma)
+                if scores is None:
+                    distances, scores = new, new_scores
+                else:
+                    lower = new_scores < scores  # the earliest Gaussian keeps a tie
+                    distances = torch.where(lower[:, None], new, distances)
+                    scores = torch.where(lower, new_scores, scores)
+            self._best[batch.samples] = (len(self.gaussians), distances, scores)
+        return maps_and_scores(distances, batch.size, sigma)
 
     def state(self) -> dict[str, Tensor]:
         means = {f"mean.{task}": mean for task, (mean, _) in enumerate(self.gaussians)}

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from inclad.continual.learner import Learner, best_memory, maps_and_scores
+from inclad.continual.learner import Learner, best_memory, fit_once, maps_and_scores
 from inclad.detectors.patchcore import PatchCore, embed, patch_distances
 from inclad.features import Batch, Images
 from inclad.neighbors import nearest, weighted_farthest_first
@@ -38,7 +38,7 @@ class ContinualPatchCore(Learner):
         self.banks: list[Tensor] = []
 
     def learn(self, images: Images) -> None:
-        self.detector.fit(images)
+        fit_once(self.detector, images)
         newest = self.detector.bank
         if self.banks:
             share = max(1, int(self.history_ratio * len(newest)) // len(self.banks))

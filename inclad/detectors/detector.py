@@ -14,6 +14,8 @@ class Detector(ABC):
     """
 
     stages: tuple[int, ...] = ()
+    # True where `fit` starts from nothing, so that what is learned depends on the images alone.
+    memoryless: bool = False
 
     @abstractmethod
     def fit(self, images: Images) -> None:
@@ -34,6 +36,10 @@ class Detector(ABC):
     @abstractmethod
     def load(self, state: dict[str, Tensor]) -> None:
         """Take over a state that `state` gave."""
+
+    def options(self) -> dict[str, int | float]:
+        """The hyperparameters."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
 
     def kept_bytes(self) -> int:
         """Bytes of what is kept for scoring."""

@@ -22,6 +22,7 @@ class PaDiM(Detector):
     """
 
     stages = (1, 2, 3)
+    memoryless = True
 
     def __init__(
         self,

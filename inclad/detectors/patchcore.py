@@ -23,6 +23,7 @@ class PatchCore(Detector):
     """
 
     stages = (2, 3)
+    memoryless = True
 
     def __init__(
         self,
