@@ -239,7 +239,11 @@ def read(root: Path | str | None = None, names: list[str] | None = None) -> list
     a folder of your own may come from any arguments. Raises DataError, also for a damaged folder of yours.
     """
     if not root:
-        root = generate(project_folder() / "build" / "data" / "mini")
+        try:
+            root = project_folder() / "build" / "data" / "mini"
+        except ValueError as error:
+            raise DataError([f"mini: {error}, or give a root"]) from None
+        generate(root)
     elif not Path(root).exists() or (Path(root).is_dir() and not any(Path(root).iterdir())):
         generate(root)
     elif not is_whole(root):
