@@ -234,6 +234,37 @@ def test_a_wrong_matrix_is_refused_in_one_line(R, message):
     assert "\n" not in str(caught.value)
 
 
+def test_forward_transfer_by_hand():
+    R = [[0.8, 0.6, 0.4], [0.5, 1.0, 0.7], [0.4, 0.8, 0.9]]
+    assert metrics.forward_transfer(R) == pytest.approx((0.6 + 0.4 + 0.7) / 3)
+    R[0][2] = NAN
+    assert metrics.forward_transfer(R) == pytest.approx((0.6 + 0.7) / 2)
+    for row, column in ((0, 0), (2, 1)):  # what is below or on the diagonal has no part in it
+        R[row][column] = NAN
+    assert metrics.forward_transfer(R) == pytest.approx((0.6 + 0.7) / 2)
+
+
+def test_no_forward_transfer_without_an_upper_triangle(recwarn):
+    for R in (HAND, [[0.7]], np.zeros((0, 0))):
+        assert np.isnan(metrics.forward_transfer(R))
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("R", "message"),
+    [
+        ([[0.8], [0.5, 1.0]], "N x N"),
+        (np.zeros((2, 3)), "square"),
+        ([["a"]], "numbers"),
+        ([[0.9, 93.7], [0.5, 0.5]], "between 0 and 1, got 93.7"),
+        ([[0.9, 0.5], [-1, 0.5]], "between 0 and 1, got -1"),
+    ],
+)
+def test_a_wrong_matrix_has_no_forward_transfer(R, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.forward_transfer(R)
+
+
 def test_published_matrices():
     if not VECTORS.exists():
         pytest.skip("the reference vectors are not here")
