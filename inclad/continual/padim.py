@@ -47,7 +47,8 @@ class ContinualPaDiM(Learner):
                 if scores is None:
                     distances, scores = new, new_scores
                 else:
-                    lower = new_scores < scores  # the earliest Gaussian keeps a tie
+                    # The earliest Gaussian keeps a tie; what is not a number must not go unseen.
+                    lower = (new_scores < scores) | new_scores.isnan()
                     distances = torch.where(lower[:, None], new, distances)
                     scores = torch.where(lower, new_scores, scores)
             self._best[batch.samples] = (len(self.gaussians), distances, scores)
