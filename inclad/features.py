@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from inclad.backbones import Backbone, smallest_image
-from inclad.cache import Cache, content_key, file_digest, source_digest
+from inclad.cache import Cache, content_key, device_name, file_digest, source_digest
 from inclad.data.images import read_image
 from inclad.data.task import Sample
 
@@ -62,8 +62,9 @@ class Extractor:
     """A frozen backbone at one image size; features of recent images stay in memory, of many more on disk.
 
     `memory_gib` bounds what is kept in memory; the least recently used images go first. What is not in
-    memory comes from `cache`, if there is one, and else is computed. Raises ValueError when `image_size` is
-    too small for the backbone's stages.
+    memory comes from `cache`, if there is one, and else is computed. The last digits of features depend on
+    what was computed with them (batch size, threads); an entry keeps those of the first time. Raises
+    ValueError when `image_size` is too small for the backbone's stages.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Extractor:
             "weights": backbone.weights.sha256,
             "stages": list(backbone.stages),
             "size": image_size,
+            "device": device_name(self.device),
             "code": source_digest("backbones", "features", "data.images"),
         }
         self._limit = int(memory_gib * 2**30)

@@ -21,9 +21,9 @@ def project_folder(start: Path | None = None) -> Path:
 def write_atomic(path: Path, content: bytes | str, *, sync: bool = True) -> None:
     """Write `content` to `path` so that a reader, a crash or a full disk never meets half of it.
 
-    A temporary file beside the target is written, flushed to disk (unless `sync` is False: then a crash of the
-    machine, though not of the program, may lose it) and renamed. Raises OSError and leaves
-    the old file as it was when that fails.
+    A temporary file beside the target is written, flushed to disk and renamed. Raises OSError and leaves the
+    old file as it was when that fails. Without `sync` it is not flushed: a crash of the machine, though not
+    of the program, may then leave a file with holes.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

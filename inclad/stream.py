@@ -42,8 +42,8 @@ def run_stream(
     """Run the stream, yielding a step after each task.
 
     Only tasks seen so far are scored, the lower triangle of R, unless `upper` asks for those still to come as
-    well (forward transfer). The samples of `follow` are scored after
-    every task, whatever task they belong to.
+    well (forward transfer). The samples of `follow` are scored after every task, whatever task they belong
+    to.
     """
     for count, task in enumerate(tasks, start=1):
         started = time.perf_counter()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inclad.backbones import Backbone, Weights, load_backbone
+from inclad.cache import Cache
 from inclad.data.task import Sample, Task
 from inclad.features import Extractor
 
@@ -22,10 +23,10 @@ torch.set_num_threads(1)
 class FakeBackbone(nn.Module):
     """Strides 4, 8, 16 like the real one: averages of pixels, mixed by fixed random numbers."""
 
-    def __init__(self, widths: tuple[int, ...] = (8, 12, 16), scale: float = 1.0):
+    def __init__(self, widths: tuple[int, ...] = (8, 12, 16), scale: float = 1.0, sha256: str = "0" * 64):
         super().__init__()
         self.stages = (1, 2, 3)
-        self.weights = Weights("fake", "drawn", "0" * 64)
+        self.weights = Weights("fake", "drawn", sha256)
         self.channels = dict(zip(self.stages, widths))
         self.calls = 0
         generator = torch.Generator().manual_seed(0)
@@ -90,12 +91,18 @@ def make_task(tmp_path: Path) -> Callable[..., Task]:
 
 @pytest.fixture
 def make_extractor() -> Callable[..., Extractor]:
-    """An extractor over a fake network: `make_extractor(widths=, scale=, memory_gib=)`."""
+    """An extractor over a fake network: `make_extractor(widths=, scale=, sha256=, memory_gib=, cache=, size=)`."""
 
-    def make(memory_gib: float = 1.0, **options) -> Extractor:
-        return Extractor(FakeBackbone(**options), SIZE, memory_gib)
+    def make(memory_gib: float = 1.0, cache: Cache | None = None, size: int = SIZE, **options) -> Extractor:
+        return Extractor(FakeBackbone(**options), size, memory_gib, cache)
 
     return make
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    """An empty cache, large enough for all that is drawn here."""
+    return Cache(tmp_path / "cache", 1)
 
 
 @pytest.fixture

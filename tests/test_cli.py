@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runner_project import Project, notebook, pretend
 
+from inclad.cache import FOLDER, Cache, content_key
 from inclad.cli import main
 from inclad.files import project_folder
 from inclad.run.plan import book_runs, default_name, plan
@@ -171,6 +173,28 @@ def test_names_cannot_leave_their_folders(project, text):
         for path in (planned.template, planned.executed, planned.failed, planned.results):
             assert path.resolve().is_relative_to(project.root.resolve())
             assert path.resolve().parent.name in ("notebooks", "executed", "failed", "results")
+
+
+def test_what_the_cache_holds_and_clearing_it(project, capsys):
+    assert run(capsys, "cache")[:2] == (0, "build/cache/features: 0 entries, 0.00 GiB\n")
+    assert not (project.root / "build").exists()
+    cache = Cache(project.root / FOLDER, 1)
+    for number in range(3):
+        cache.put(content_key(number=number), {"x": torch.zeros(2_000_000)})
+    project.write("build/cache/hashes.json", "{}")
+    held = "build/cache/features: 3 entries, 0.02 GiB\n"
+    assert run(capsys, "cache")[:2] == (0, held)
+    assert run(capsys, "cache", "--clear") == (0, held + "cleared\n", "")
+    assert run(capsys, "cache")[1] == "build/cache/features: 0 entries, 0.00 GiB\n"
+    assert (project.root / "build/cache/hashes.json").exists()
+
+
+def test_no_cache_outside_a_project(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for words in (["cache"], ["cache", "--clear"]):
+        status, out, err = run(capsys, *words)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert "is not in the project" in err
 
 
 def test_a_failed_run_sets_the_status(project, capsys, monkeypatch):

@@ -3,9 +3,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
+from inclad.cache import SOURCES, Cache
 from inclad.evaluate import check_finite, evaluate, example_rows, read_masks, read_pictures
 
 
@@ -159,3 +161,127 @@ def test_rows_of_a_contact_sheet_show_different_kinds_first(tasks):
     assert np.array_equal(rows["01"][2][0], np.array(Image.open(bad[1].image)))
     assert [title for _, _, title in rows["bolt"]] == ["good", "good", "square", "square"]
     assert not np.array_equal(rows["bolt"][2][0], rows["bolt"][3][0])
+
+
+# --- with a cache on disk
+
+
+def test_what_scored_a_test_set_once_is_not_asked_again(make_extractor, tasks, cache):
+    cold, warm = Scorer(), Scorer()
+    plain = evaluate(Scorer(), tasks[0], make_extractor())
+    assert evaluate(cold, tasks[0], make_extractor(cache=cache), "state") == plain
+    assert evaluate(warm, tasks[0], make_extractor(cache=Cache(cache.folder, 1)), "state") == plain
+    assert (cold.calls, warm.calls) == (1, 0)
+
+
+def test_without_a_key_or_a_cache_nothing_is_kept(make_extractor, tasks, cache, tmp_path):
+    score = Scorer()
+    for extractor, key in (
+        (make_extractor(cache=cache), ""),
+        (make_extractor(cache=Cache(tmp_path, 0)), "state"),
+    ):
+        for _ in range(2):
+            evaluate(score, tasks[0], extractor, key)
+    assert score.calls == 4
+
+
+def without_first(task, patch):
+    return replace(task, test=task.test[1:])
+
+
+def reordered(task, patch):
+    return replace(task, test=task.test[::-1])
+
+
+def relabelled(task, patch):
+    test = [replace(s, label=1) if i == 3 else s for i, s in enumerate(task.test)]
+    return replace(task, test=tuple(test))
+
+
+def another_mask(task, patch):
+    return replace(task, test=(*task.test[:-1], replace(task.test[-1], mask=task.test[-2].mask)))
+
+
+def without_a_mask(task, patch):
+    return replace(task, test=(*task.test[:-1], replace(task.test[-1], mask=None)))
+
+
+def another_threshold(task, patch):
+    return replace(task, mask_threshold=2)
+
+
+def edited(name):
+    def edit(task, patch):
+        patch.setitem(SOURCES, name, b"edited")
+        return task
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "change",
+    [without_first, reordered, relabelled, another_mask, without_a_mask, another_threshold]
+    + [edited(name) for name in ("evaluate", "metrics", "maps", "data.images", "features", "backbones")],
+)
+def test_what_changes_a_cell_is_scored_again(make_extractor, tasks, cache, monkeypatch, change):
+    evaluate(Scorer(), tasks[0], make_extractor(cache=cache), "state")
+    task = change(tasks[0], monkeypatch)
+    extractor, score = make_extractor(cache=cache), Scorer()
+    assert evaluate(score, task, extractor, "state") == evaluate(Scorer(), task, make_extractor())
+    assert score.calls == 1
+
+
+def test_another_state_is_scored_again(make_extractor, tasks, cache):
+    score = Scorer()
+    for key in ("one", "two", "one"):
+        evaluate(score, tasks[0], make_extractor(cache=cache), key)
+    assert score.calls == 2
+
+
+def test_an_edited_mask_is_scored_again(make_extractor, make_task, cache):
+    task, extractor = make_task(), make_extractor(cache=cache)
+    before = evaluate(Scorer(), task, extractor, "state")
+    Image.fromarray(np.full((64, 64), 255, np.uint8)).save(task.test[-1].mask)
+    after = evaluate(Scorer(), task, extractor, "state")
+    assert after.image == before.image and after.pixel != before.pixel
+
+
+def test_missing_cells_keep_their_reasons(make_extractor, make_task, cache):
+    odd = [make_task("a", masks=False), make_task("b", anomalous=0), make_task("c", normal=0)]
+    plain = [evaluate(Scorer(), task, make_extractor()) for task in odd]
+    for _ in range(2):
+        for task, expected in zip(odd, plain):
+            found = evaluate(Scorer(), task, make_extractor(cache=cache), "state")
+            assert found.reasons == expected.reasons
+            assert np.array_equal(
+                [found.image, found.pixel], [expected.image, expected.pixel], equal_nan=True
+            )
+    assert [sorted(each.reasons) for each in plain] == [["pixel"], ["image", "pixel"], ["image"]]
+
+
+def test_what_is_not_finite_names_its_image_with_a_cache_too(make_extractor, tasks, cache):
+    def score(batch):
+        maps, scores = Scorer()(batch)
+        maps[6, 0, 0] = math.nan
+        return maps, scores
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not finite") as error:
+            evaluate(score, tasks[0], make_extractor(cache=cache), "state")
+        assert str(tasks[0].test[6].image) in str(error.value)
+    sound = Scorer()
+    evaluate(sound, tasks[0], make_extractor(cache=cache), "state")
+    assert sound.calls == 1
+
+
+def test_features_that_are_not_finite_name_their_image_cold_and_warm(make_extractor, tasks, cache):
+    def score(batch):
+        (maps,) = batch.features((1,))
+        maps = torch.nn.functional.interpolate(maps, size=64).mean(1)
+        return maps, maps.flatten(1).amax(1)
+
+    for _ in range(2):
+        extractor = make_extractor(cache=cache, scale=math.inf)
+        with pytest.raises(ValueError, match="not finite") as error:
+            evaluate(score, tasks[0], extractor, "state")
+        assert str(tasks[0].test[0].image) in str(error.value)

@@ -1,10 +1,15 @@
+import os
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import inclad.features
 from inclad.backbones import load_backbone
-from inclad.data.task import Sample
+from inclad.cache import SOURCES, Cache
+from inclad.data.task import DataError, Sample
 from inclad.features import Extractor, Images
 
 BYTES = 4 * (8 * 16 * 16 + 12 * 8 * 8 + 16 * 4 * 4)  # of one image's features in the fake network
@@ -124,3 +129,140 @@ def test_an_image_size_too_small_is_refused(stages, least):
         Extractor(backbone, least - 1)
     assert "\n" not in str(error.value)
     assert Extractor(backbone, least).image_size == least
+
+
+# --- with a cache on disk
+
+
+def requests(extractor, tasks) -> list[torch.Tensor]:
+    """Batches as a stream asks for them: some again, some in another order, mixed with new ones."""
+    a, b = tasks[0].train, tasks[0].test
+    asked = [a, b, a[::-1], (*a[2:4], *tasks[1].train), b, a]
+    return [maps for samples in asked for maps in extractor.features(samples, (1, 2, 3))]
+
+
+@pytest.mark.parametrize("memory_gib", [0, 7.5 * BYTES / 2**30, 1])
+def test_the_cache_changes_no_bit(make_extractor, tasks, cache, memory_gib):
+    plain = requests(make_extractor(), tasks)
+    cold, warm = make_extractor(memory_gib, cache), make_extractor(memory_gib, Cache(cache.folder, 1))
+    assert all(map(torch.equal, plain, requests(cold, tasks)))
+    assert all(map(torch.equal, plain, requests(warm, tasks)))
+    assert (cold.backbone.calls, warm.backbone.calls) == (3, 0)
+    assert warm._held <= max(memory_gib * 2**30, BYTES)
+
+
+def test_the_cache_changes_no_bit_on_the_real_network(real_backbone, tasks, cache):
+    plain, cold, warm = (
+        requests(Extractor(real_backbone, 64, cache=each), tasks) for each in (None, cache, cache)
+    )
+    assert all(map(torch.equal, plain, cold)) and all(map(torch.equal, plain, warm))
+
+
+def test_pixels_are_decoded_once(make_extractor, tasks, cache, monkeypatch):
+    plain = make_extractor().pixels(tasks[0].train)
+    assert torch.equal(make_extractor(cache=cache).pixels(tasks[0].train), plain)
+    monkeypatch.setattr(inclad.features, "read_image", None)
+    warm = make_extractor(cache=cache)
+    assert torch.equal(warm.pixels(tasks[0].train), plain)
+    warm.features(tasks[0].train, (1,))
+
+
+def test_the_same_picture_under_two_paths_is_one_entry(make_extractor, tasks, cache, tmp_path):
+    sample = tasks[0].train[0]
+    shutil.copy(sample.image, tmp_path / "copy.png")
+    make_extractor(cache=cache).features([sample], (1,))
+    entries, other = cache.count(), make_extractor(cache=cache)
+    other.features([Sample(tmp_path / "copy.png", 1)], (1,))
+    assert other.backbone.calls == 0
+    assert cache.count() == entries == 2  # pixels and features
+
+
+def edited(name):
+    return lambda patch: patch.setitem(SOURCES, name, b"edited")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sha256": "1" * 64},
+        {"size": 80},
+        edited("backbones"),
+        edited("features"),
+        edited("data.images"),
+        lambda patch: patch.setattr(inclad.features, "device_name", lambda device: "cuda Some Card"),
+    ],
+)
+def test_what_changes_features_makes_other_entries(make_extractor, tasks, cache, monkeypatch, change):
+    samples = tasks[0].train
+    first = make_extractor(cache=cache)
+    key = first.key(samples)
+    first.features(samples, (1,))
+    if callable(change):
+        change(monkeypatch)
+        change = {}
+    other = make_extractor(cache=cache, **change)
+    other.features(samples, (1,))
+    assert other.backbone.calls == 1
+    assert other.key(samples) != key
+
+
+def test_other_stages_make_other_entries(real_backbone, tasks, cache):
+    keys, stages = set(), [(1, 2, 3), (1, 2)]
+    for each in stages:
+        extractor = Extractor(load_backbone(stages=each, device="cpu"), 64, cache=cache)
+        keys.add(extractor.key(tasks[0].train))
+        expected = Extractor(load_backbone(stages=each, device="cpu"), 64).features(tasks[0].train[:2], each)
+        assert all(map(torch.equal, extractor.features(tasks[0].train[:2], each), expected))
+    assert len(keys) == 2
+
+
+def test_keys_follow_the_pictures_and_their_order(make_extractor, tasks, cache):
+    cached, samples = make_extractor(cache=cache), tasks[0].train
+    keys = [cached.key(given) for given in (samples, samples[::-1], samples[:-1], tasks[1].train)]
+    assert len(set(keys)) == 4
+    assert cached.key(samples) == make_extractor(cache=Cache(cache.folder, 1)).key(samples)
+    assert make_extractor().key(samples) == make_extractor(cache=Cache(cache.folder, 0)).key(samples) == ""
+
+
+def test_an_edited_picture_is_another_one_whatever_its_time_says(make_extractor, make_task, cache):
+    task = make_task(train=2, normal=1, anomalous=1)
+    first, second = (sample.image for sample in task.train)
+    small, large = sorted((first, second), key=lambda path: path.stat().st_size)
+    padded = small.read_bytes() + bytes(large.stat().st_size - small.stat().st_size)
+    status = large.stat()
+    before = make_extractor(cache=cache).features([Sample(large)], (1,))[0]
+    large.write_bytes(padded)
+    os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns))
+    after = large.stat()
+    assert (after.st_ino, after.st_size, after.st_mtime_ns) == (
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+    )
+    found = make_extractor(cache=cache).features([Sample(large)], (1,))[0]
+    assert torch.equal(found, make_extractor().features([Sample(small)], (1,))[0])
+    assert not torch.equal(found, before)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no picture"])
+def test_a_picture_that_is_none_is_told_the_same_with_a_cache(make_extractor, cache, tmp_path, content):
+    path = tmp_path / "image.png"
+    if content is not None:
+        path.write_bytes(content)
+    told = []
+    for extractor in (make_extractor(), make_extractor(cache=cache)):
+        with pytest.raises(DataError) as error:
+            extractor.features([Sample(path)], (1,))
+        told.append(str(error.value))
+    assert told[0] == told[1]
+    assert cache.count() == 0
+
+
+def test_a_damaged_entry_is_computed_again(make_extractor, tasks, cache):
+    plain = requests(make_extractor(cache=cache), tasks)
+    for path in cache.folder.glob("*/*"):
+        path.write_bytes(path.read_bytes()[:-3])
+    again = make_extractor(cache=Cache(cache.folder, 1))
+    with pytest.warns(UserWarning, match="made again"):
+        assert all(map(torch.equal, requests(again, tasks), plain))
+    assert again.backbone.calls == 3

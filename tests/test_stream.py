@@ -6,21 +6,32 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import inclad.detectors.cfa
+import inclad.detectors.padim
+import inclad.detectors.patchcore
+import inclad.evaluate
+from inclad import metrics
+from inclad.cache import Cache
 from inclad.continual.catalog import make_learner
 from inclad.evaluate import evaluate
 from inclad.experts import experts_table, missing_table, run_experts
+from inclad.features import Extractor
+from inclad.results import summary, to_matrix
 from inclad.stream import StreamRecord, pick_examples, run_stream
 
 OPTIONS = {"patchcore": {}, "padim": {"channels": 20}, "cfa": {"epochs": 2, "batch_size": 4}}
 
 
-def r_matrix(tasks, extractor, name, protocol) -> list[list[tuple[float, float]]]:
+def r_matrix(tasks, extractor, name, protocol, **options) -> list[list[tuple[float, float]]]:
     learner = make_learner(name, protocol, OPTIONS[name])
-    return [[(e.image, e.pixel) for e in step.evaluations] for step in run_stream(tasks, learner, extractor)]
+    steps = run_stream(tasks, learner, extractor, **options)
+    return [[(e.image, e.pixel) for e in step.evaluations] for step in steps]
 
 
 class Recorder:
     """Learns nothing, writes down what it is given."""
+
+    key = ""
 
     def __init__(self):
         self.events = []
@@ -46,6 +57,7 @@ def test_only_tasks_seen_are_scored_each_once(extractor, tasks):
         expected += [("score", task.test) for task in tasks[:count]]
     assert learner.events == expected
     assert [len(step.evaluations) for step in steps] == [1, 2, 3]
+    assert [step.tested for step in steps] == [["01"], ["01", "bolt"], ["01", "bolt", "cable"]]
     assert [step.task for step in steps] == tasks
     assert [step.kept_bytes for step in steps] == [7, 14, 21]
     assert all(step.train_seconds >= 0 and step.score_seconds > 0 for step in steps)
@@ -255,3 +267,168 @@ def test_r_of_the_record_is_that_of_the_evaluations(extractor, tasks):
     frame = record.r_matrix()
     assert dict(zip(zip(frame.step, frame.task, frame.level), frame.roc_auc)) == expected
     assert not any(map(math.isnan, expected.values()))
+
+
+# --- the upper triangle
+
+
+def test_upper_scores_the_tasks_to_come_as_well(extractor, tasks):
+    learner = Recorder()
+    steps = list(run_stream(tasks, learner, extractor, upper=True))
+    assert [step.tested for step in steps] == [[task.name for task in tasks]] * 3
+    assert [e for e in learner.events if e[0] == "score"] == [("score", task.test) for task in tasks] * 3
+
+
+@pytest.mark.parametrize("protocol", ["naive", "continual"])
+@pytest.mark.parametrize("name", ["patchcore", "padim", "cfa"])
+def test_upper_changes_no_cell_below(make_extractor, tasks, name, protocol):
+    lower = r_matrix(tasks, make_extractor(), name, protocol)
+    whole = r_matrix(tasks, make_extractor(), name, protocol, upper=True)
+    assert [len(row) for row in whole] == [3, 3, 3]
+    assert [row[: i + 1] for i, row in enumerate(whole)] == lower
+
+
+def test_the_tables_take_the_upper_triangle(extractor, tasks):
+    records = {}
+    for upper in (False, True):
+        records[upper] = StreamRecord("drawn", "random")
+        learner = make_learner("patchcore", "naive")
+        for number, step in enumerate(run_stream(tasks[::-1], learner, extractor, upper=upper), start=1):
+            records[upper].add("patchcore", "naive", number, step)
+    lower, whole = (records[upper].r_matrix() for upper in (False, True))
+    assert list(whole) == list(lower) == [*PLACE, "roc_auc"]
+    assert (len(lower), len(whole)) == (12, 18)
+    assert list(records[True].costs()) == list(records[False].costs())
+    pd.testing.assert_frame_equal(summary(lower), summary(whole))
+    image = whole[whole.level == "image"]
+    R, names = to_matrix(image)
+    assert names == ["cable", "bolt", "01"]
+    assert np.isfinite(R).all()
+    cells = image.set_index(["step", "task"]).roc_auc
+    expected = (cells[1, "bolt"] + cells[1, "01"] + cells[2, "01"]) / 3
+    assert metrics.forward_transfer(R) == pytest.approx(expected)
+    assert math.isnan(metrics.forward_transfer(to_matrix(lower[lower.level == "image"])[0]))
+
+
+# --- with a cache on disk
+
+
+class Calls:
+    """Counts the calls of a function that it stands in for."""
+
+    def __init__(self, monkeypatch, module, name):
+        self.count, self._call = 0, getattr(module, name)
+        monkeypatch.setattr(module, name, self)
+
+    def __call__(self, *given, **named):
+        self.count += 1
+        return self._call(*given, **named)
+
+    def since(self) -> int:
+        count, self.count = self.count, 0
+        return count
+
+
+@pytest.mark.parametrize("protocol", ["naive", "continual"])
+@pytest.mark.parametrize("name", ["patchcore", "padim", "cfa"])
+@pytest.mark.parametrize("memory_gib", [0, 1])
+def test_the_cache_changes_no_r(make_extractor, tasks, cache, name, protocol, memory_gib):
+    plain = r_matrix(tasks, make_extractor(), name, protocol, upper=True)
+    for _ in ("cold", "warm"):
+        extractor = make_extractor(memory_gib, Cache(cache.folder, 1))
+        assert r_matrix(tasks, extractor, name, protocol, upper=True) == plain
+    assert extractor.backbone.calls == 0
+
+
+@pytest.mark.parametrize("name", ["patchcore", "padim"])
+@pytest.mark.parametrize("protocol", ["naive", "continual"])
+def test_the_cache_changes_no_r_on_the_real_network(
+    real_backbone, real_extractor, tasks, cache, name, protocol
+):
+    plain = r_matrix(tasks, real_extractor, name, protocol)
+    for _ in ("cold", "warm"):
+        assert r_matrix(tasks, Extractor(real_backbone, 64, cache=cache), name, protocol) == plain
+
+
+def test_a_cache_too_small_for_anything_to_stay_changes_no_r(make_extractor, tasks, tmp_path):
+    plain = r_matrix(tasks, make_extractor(), "patchcore", "continual")
+    tight = Cache(tmp_path, 40_000 / 2**30)
+    assert r_matrix(tasks, make_extractor(0, tight), "patchcore", "continual") == plain
+    assert 0 < tight.size() <= 40_000
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "work"),
+    [
+        ("patchcore", inclad.detectors.patchcore, "farthest_first"),
+        ("padim", inclad.detectors.padim, "fit_gaussians"),
+    ],
+)
+def test_orders_protocols_and_experts_share_their_work(
+    make_extractor, tasks, cache, monkeypatch, name, module, work
+):
+    fits, scored = Calls(monkeypatch, module, work), Calls(monkeypatch, inclad.evaluate, "_evaluate")
+
+    def run(tasks, protocol, **options):
+        r = r_matrix(tasks, make_extractor(cache=Cache(cache.folder, 1)), name, protocol, **options)
+        return r, fits.since(), scored.since()
+
+    forward, *work = run(tasks, "naive")
+    assert work == [3, 6]
+    backward, *work = run(tasks[::-1], "naive")
+    assert work == [0, 3]  # the diagonal is known, the pairs above it are not
+    for order in (tasks, tasks[::-1], [tasks[1], tasks[2], tasks[0]]):
+        r, *work = run(order, "naive", upper=True)
+        assert work == [0, 0]
+        assert r == r_matrix(order, make_extractor(), name, "naive", upper=True)
+        fits.since(), scored.since()
+    assert run(tasks, "continual")[1:] == (0, 6)
+    experts = list(run_experts(tasks, [name], make_extractor(cache=cache), OPTIONS))
+    assert (fits.since(), scored.since()) == (0, 0)
+    assert [(e.image, e.pixel) for _, _, e in experts] == [row[-1] for row in forward]
+    assert [row[-1] for row in backward] == [row[-1] for row in forward][::-1]
+
+
+def test_options_are_not_mixed_up(make_extractor, tasks, cache):
+    extractor = make_extractor(cache=cache)
+    for options in ({"coreset_ratio": 0.05}, {"coreset_ratio": 0.5}, {"sigma": 1.0}, {"seed": 3}):
+        (_, _, plain), (_, _, cached) = (
+            next(run_experts(tasks[:1], ["patchcore"], each, {"patchcore": options}))
+            for each in (make_extractor(), extractor)
+        )
+        assert plain == cached
+
+
+def test_what_starts_from_its_last_state_is_not_kept(make_extractor, tasks, cache, monkeypatch):
+    trained, scored = (
+        Calls(monkeypatch, inclad.detectors.cfa, "loss"),
+        Calls(monkeypatch, inclad.evaluate, "_evaluate"),
+    )
+    counts = []
+    for order in (tasks, tasks, tasks[::-1]):
+        r = r_matrix(order, make_extractor(cache=cache), "cfa", "naive")
+        counts.append((trained.since(), scored.since()))
+        assert r == r_matrix(order, make_extractor(), "cfa", "naive")
+        trained.since(), scored.since()
+    assert counts == [(12, 6)] * 3  # 3 tasks, 2 epochs, 2 batches
+
+
+def test_missing_cells_of_a_stream_keep_their_reasons(make_extractor, tasks, make_task, cache):
+    odd = [tasks[0], make_task("02", anomalous=0), make_task("03", masks=False)]
+    found = []
+    for each in (None, cache, cache):
+        learner = make_learner("patchcore", "naive")
+        steps = run_stream(odd, learner, make_extractor(cache=each))
+        found.append([e.reasons for step in steps for e in step.evaluations])
+    assert found[0] == found[1] == found[2]
+    assert sum(map(len, found[0])) == 5
+
+
+def test_a_damaged_cache_changes_no_r(make_extractor, tasks, cache):
+    plain = r_matrix(tasks, make_extractor(cache=cache), "padim", "naive")
+    for number, path in enumerate(sorted(cache.folder.glob("*/*"))):
+        content = bytearray(path.read_bytes())
+        content[-1 - number % 7] ^= 1
+        path.write_bytes(content if number % 2 else content[: len(content) // 2])
+    with pytest.warns(UserWarning, match="made again"):
+        assert r_matrix(tasks, make_extractor(cache=Cache(cache.folder, 1)), "padim", "naive") == plain

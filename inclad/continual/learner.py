@@ -63,19 +63,20 @@ def fit_once(detector: Detector, images: Images) -> str:
 
     Orders, protocols and experts meet the same tasks: one coreset and one set of Gaussians a task serve all.
     Returns the content key of what was learned, "" without a cache and for detectors that start from their
-    last state.
+    last state or are not all of this package, whose code is not known.
     """
     cache = images.extractor.cache
-    if not cache or not detector.memoryless:
+    modules = {cls.__module__ for cls in type(detector).__mro__} - {"abc", "builtins"}
+    code = [module.removeprefix("inclad.") for module in modules if module.startswith("inclad.")]
+    if not cache or not detector.memoryless or len(code) < len(modules):
         detector.fit(images)
         return ""
-    name = type(detector).__module__.removeprefix("inclad.")
     key = content_key(
         kind="state",
-        detector=name,
+        detector=f"{type(detector).__module__}.{type(detector).__qualname__}",
         options=detector.options(),
         images=images.extractor.key(images.samples),
-        code=source_digest(name, "neighbors"),
+        code=source_digest(*code, "neighbors"),
     )
     state = cache.get(key)
     if state is None:

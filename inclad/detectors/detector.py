@@ -37,9 +37,9 @@ class Detector(ABC):
     def load(self, state: dict[str, Tensor]) -> None:
         """Take over a state that `state` gave."""
 
-    def options(self) -> dict[str, int | float]:
+    def options(self) -> dict[str, int | float | str]:
         """The hyperparameters."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, int | float | str)}
 
     def kept_bytes(self) -> int:
         """Bytes of what is kept for scoring."""
