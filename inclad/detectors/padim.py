@@ -98,7 +98,8 @@ def fit_gaussians(images: Images, channels: int, seed: int, regularization: floa
             f"padim needs at least 2 normal training images to fit a covariance, got {len(images)}"
         )
     total = sum(embed(batch, channels, seed).sum(1).cpu().double() for batch in images)
-    mean = (total / len(images)).float().to(images.extractor.device)
+    # Row by row, as they are when they come from a file: products of another layout round differently.
+    mean = (total / len(images)).float().contiguous().to(images.extractor.device)
     # In float64: where there are fewer images than channels the smallest eigenvalue is `regularization` alone,
     # and single precision would leave three digits of the distance. On the CPU for all devices:
     # factorisations of small matrices differ between them, or are not there.
@@ -111,7 +112,8 @@ def fit_gaussians(images: Images, channels: int, seed: int, regularization: floa
     factor = torch.linalg.cholesky(covariance)
     del covariance
     identity = torch.eye(mean.shape[1], dtype=torch.float64).expand_as(factor)
-    return mean, torch.linalg.solve_triangular(factor, identity, upper=False).float().to(mean.device)
+    whitening = torch.linalg.solve_triangular(factor, identity, upper=False).float().contiguous()
+    return mean, whitening.to(mean.device)
 
 
 def mahalanobis(embeddings: Tensor, mean: Tensor, whitening: Tensor) -> Tensor:
