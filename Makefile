@@ -1,5 +1,6 @@
 # make book    build the book: _build/html/index.html
 # make test    run every test            make lint    look at the code without running it
+# make bench   measure against plain versions: benchmarks/results.csv (make bench ONLY="forward pass"; QUICK=1: small)
 # make clean   remove the built pages; results stay in build/ (they may have taken hours)
 # Another Python: make book PYTHON=/path/to/python3.12 (3.11 or newer; read when .venv is made)
 PYTHON ?= python3
@@ -7,7 +8,7 @@ READY := .venv/.ready
 CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; \
 	$(PYTHON) is %d.%d. Say make PYTHON=/path/to/python3.11, or any newer one." % sys.version_info[:2])'
 
-.PHONY: book test lint clean setup
+.PHONY: book test lint bench clean setup
 
 book: setup
 	.venv/bin/inclad book
@@ -19,9 +20,12 @@ lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
+bench: setup
+	.venv/bin/python -m benchmarks $(if $(ONLY),--only "$(ONLY)") $(if $(QUICK),--quick)
+
 clean:
 	rm -rf _build book/runs .pytest_cache .ruff_cache
-	find inclad tests tools -name __pycache__ -type d -exec rm -rf {} +
+	find inclad tests tools benchmarks -name __pycache__ -type d -exec rm -rf {} +
 
 setup: $(READY)
 

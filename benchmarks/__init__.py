@@ -1,0 +1,1 @@
+"""How much faster than the plain way, and at which size: `make bench`."""
