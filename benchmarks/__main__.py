@@ -131,7 +131,9 @@ def merge(path: Path, row: dict) -> None:
     rows = {each["name"]: each for each in old.to_dict("records")}
     rows[row["name"]] = {name: "" if value != value else value for name, value in row.items()}
     order = [kind.name for kind in ROWS]
-    listed = sorted(rows.values(), key=lambda each: order.index(each["name"]) if each["name"] in order else 99)
+    listed = sorted(
+        rows.values(), key=lambda each: order.index(each["name"]) if each["name"] in order else 99
+    )
     write_atomic(path, pd.DataFrame(listed, columns=COLUMNS).to_csv(index=False, lineterminator="\n"))
 
 

@@ -215,7 +215,17 @@ class PaDiM(Learner):
 class CFA(Learner):
     """A trained descriptor and a bank of centres; all banks are made anew from the stored images."""
 
-    batch, rate, decay, attract, repel, alpha, nu, buffer_ratio, seed = 32, 1e-3, 5e-4, 3, 3, 0.1, 1e-3, 0.2, 0
+    batch, rate, decay, attract, repel, alpha, nu, buffer_ratio, seed = (
+        32,
+        1e-3,
+        5e-4,
+        3,
+        3,
+        0.1,
+        1e-3,
+        0.2,
+        0,
+    )
 
     def __init__(self, network: Network, size: int, continual: bool, epochs: int = 50):
         super().__init__(network, size, continual)

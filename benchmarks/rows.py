@@ -67,9 +67,9 @@ class Row:
 
     def checks(self, ours: Answer, plain: Answer | None, extra: dict[str, float]) -> dict[str, bool]:
         """What must be true beside the target."""
-        if plain is None:
+        if not plain:
             return {}
-        worst = max((difference(ours[name], plain[name]) for name in plain), default=0.0)
+        worst = max(difference(ours[name], plain[name]) for name in plain)
         return {f"agree to {worst:.1g}": worst <= TOLERANCE}
 
 
@@ -85,7 +85,7 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class FarthestFirst(Row):
-    name, target, repeats = "farthest-first", 10, 2
+    name, target = "farthest-first", 10
 
     def prepare(self) -> None:
         images = 6 if self.quick else 60
@@ -276,7 +276,7 @@ class WholeSet(Row):
     name, target = "the whole set", 8
 
     def prepare(self) -> None:
-        self.image_size, train, test, count = (64, 6, 3, 3) if self.quick else (128, 16, 6, 6)
+        self.image_size, train, test, count = (64, 6, 3, 3) if self.quick else (128, 12, 4, 6)
         tasks = mini_tasks(self.folder, self.image_size, train, test, test, count)
         if self.quick:
             tasks = [with_tie(task) for task in tasks]
@@ -315,7 +315,7 @@ class WholeSet(Row):
         return found
 
     def about(self) -> str:
-        size = "3 tasks of 6 + 7 images, 64 px" if self.quick else "six tasks of 16 + 12 images, 128 px"
+        size = "3 tasks of 6 + 7 images, 64 px" if self.quick else "six tasks of 12 + 8 images, 128 px"
         return f"18 runs, {size}, CFA 1 epoch, cache on and empty at first; plain: all again for every cell"
 
 
@@ -345,9 +345,8 @@ class Memory(Row):
         self.backbone = load_backbone(device="cpu")
 
     def ours(self) -> Answer:
-        found = {}
+        found, extractor = {}, Extractor(self.backbone, 224)
         for detector, options in (("patchcore", {"coreset_ratio": 0.01}), ("padim", None)):
-            extractor = Extractor(self.backbone, 224)
             learner = make_learner(detector, "continual", options)
             learner.learn(extractor.images(self.task.train))
             result = evaluate(learner.score, self.task, extractor)

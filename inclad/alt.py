@@ -80,6 +80,26 @@ def describe_gains(summary: pd.DataFrame) -> str:
     return f"roc_auc_cl of the continual form minus that of the naive one: {'; '.join(said)}."
 
 
+def describe_speedups(results: pd.DataFrame) -> str:
+    """Every ratio with its target, and which miss it; `results` has the columns of benchmarks/results.csv."""
+    said = []
+    for row in results.itertuples():
+        target = f", target {row.target}" if isinstance(row.target, str) else ""
+        missed = ", missed" if str(row.holds) == "False" else ""
+        said.append(f"{row.name} {row.ratio:.3g}{target}{missed}")
+    return f"Points on a log axis, one a benchmark, each beside the mark of its target: {'; '.join(said)}."
+
+
+def describe_scaling(scaling: pd.DataFrame) -> str:
+    """Measured and expected slope of every curve, from its first to its last point."""
+    said = []
+    for (kind, detector), rows in scaling.groupby(["against", "detector"], sort=False):
+        first, last = rows.iloc[0], rows.iloc[-1]
+        slope = np.log(last["seconds"] / first["seconds"]) / np.log(last["value"] / first["value"])
+        said.append(f"{detector} against {kind} {slope:.1f} (theory {first['slope']:g})")
+    return f"Curves of seconds on log axes, with slopes from first to last point: {'; '.join(said)}."
+
+
 def _mean(values: np.ndarray) -> str:
     values = values[np.isfinite(values)]
     return f"{values.mean():.2f}" if values.size else "not measured"

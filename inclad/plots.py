@@ -346,6 +346,93 @@ def costs(costs: pd.DataFrame) -> Figure:
     return fig
 
 
+@_styled
+def speedups(results: pd.DataFrame) -> Figure:
+    """How many times faster than the plain way each benchmark is, its target marked; a log axis.
+
+    `results` has the columns of benchmarks/results.csv. Rows whose target is an upper bound (`<= 6`) have a
+    panel of their own below. A row that misses its target is hollow and says so.
+    """
+    target = results["target"].astype("string").str.extract(r"(?P<kind>[<>]=) *(?P<value>[\d.]+)")
+    rows = results.assign(kind=target["kind"], bound=target["value"].astype(float))
+    below = rows[rows["kind"] == "<="]
+    panels = [(rows.drop(below.index), "plain seconds / our seconds", "target: at least")]
+    if len(below):
+        panels.append((below, "GiB at the peak", "target: at most"))
+    heights = [0.3 + 0.3 * len(panel) for panel, _, _ in panels]
+    fig = Figure(figsize=(WIDTH, sum(heights) + 0.75 * len(panels)), facecolor="white", layout="constrained")
+    axes = fig.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for ax, (panel, unit, meaning) in zip(axes, panels):
+        values = [*panel["ratio"], *panel["bound"].dropna(), 1.0]
+        for y, row in enumerate(panel.itertuples()):
+            missed = str(row.holds) == "False"
+            colour = "#D55E00" if missed else "#0072B2"
+            ax.plot(
+                [1, row.ratio],
+                [y, y],
+                color=colour,
+                linewidth=1.2,
+                linestyle=":" if missed else "-",
+                zorder=1,
+            )
+            ax.plot(
+                row.ratio, y, "o", color=colour, markerfacecolor="white" if missed else colour, markersize=6
+            )
+            ax.plot(row.bound, y, "|", color="black", markersize=13, markeredgewidth=1.6)
+            label = f"{row.ratio:.3g}" + (" misses its target" if missed else "")
+            ax.annotate(label, (row.ratio, y), (0, 5), textcoords="offset points", fontsize=7,
+                        ha="left" if missed else "center", color=colour if missed else "black")  # fmt: skip
+        ax.axvline(1, color="#999999", linewidth=0.8, zorder=0)
+        ax.set_xscale("log")
+        ax.set_xlim(min(values) / 1.6, max(values) * 1.8)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_yticks(range(len(panel)), panel["name"])
+        ax.set_ylim(len(panel) - 0.5, -0.7)
+        ax.set_xlabel(unit)
+        mark = Line2D([], [], color="black", marker="|", linestyle="", markersize=10, markeredgewidth=1.6)
+        ax.legend([mark], [meaning], loc="lower right", bbox_to_anchor=(1, 1), borderpad=0, fontsize=7)
+    return fig
+
+
+@_styled
+def scaling(scaling: pd.DataFrame) -> Figure:
+    """Seconds of one scoring pass against tasks, images and patches; dotted: the slope that theory gives.
+
+    `scaling` has the columns of benchmarks/scaling.csv. A theory line is laid through the last point, as
+    small inputs pay for what every call costs.
+    """
+    kinds = list(scaling["against"].drop_duplicates())
+    fig = Figure(figsize=(WIDTH, 3.0), facecolor="white", layout="constrained")
+    for ax, kind in zip(fig.subplots(1, len(kinds), sharey=True, squeeze=False)[0], kinds):
+        rows = scaling[scaling["against"] == kind]
+        for detector, points in rows.groupby("detector", sort=False):
+            value, seconds = points["value"].to_numpy(float), points["seconds"].to_numpy(float)
+            look = _look(detector, "continual")
+            ax.plot(value, seconds, **look)
+            theory = seconds[-1] * (value / value[-1]) ** points["slope"].iloc[0]
+            ax.plot(value, theory, color=look["color"], linestyle=":", linewidth=1.0)
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter("{x:g}")
+        if rows["value"].nunique() <= 5:
+            ax.set_xticks(sorted(rows["value"].unique()), sorted(rows["value"].unique()))
+            ax.xaxis.set_minor_locator(NullLocator())
+        ax.tick_params(axis="x", labelsize=7)
+        ax.set_xlabel(
+            {"tasks": "tasks learned", "images": "images scored", "patches": "positions an image"}.get(
+                kind, kind
+            )
+        )
+    fig.axes[0].set_ylabel("seconds to score")
+    names = list(scaling["detector"].drop_duplicates())
+    handles = [Line2D([], [], **_look(name, "continual"), label=name) for name in names]
+    handles.append(Line2D([], [], color="black", linestyle=":", linewidth=1.0, label="slope of the theory"))
+    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), handlelength=2.6)
+    return fig
+
+
 def _look(detector: str, protocol: str) -> dict:
     colour, marker = DETECTORS.get(detector, ("#444444", "*"))
     hollow = {"markerfacecolor": "white"} if protocol == "naive" else {}

@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
-SOURCES = ("_config.yml", "_toc.yml", "pyproject.toml", "book", "inclad", "notebooks", "params", "tools")
+SOURCES = (
+    "_config.yml", "_toc.yml", "pyproject.toml", "benchmarks", "book", "inclad", "notebooks", "params", "tools",
+)  # fmt: skip
 SMALL = {
     "image_size": 64,
     "max_train": 4,

@@ -120,7 +120,7 @@ def test_run_json_names_what_made_the_numbers(project):
 
 def test_nothing_current_is_run_again(project):
     said = inclad(project, "book").stdout
-    assert said.count("] current  ") == 11 and "] done  " not in said, said
+    assert said.count("] current  ") == 12 and "] done  " not in said, said
     assert "current  _build/html/index.html" in said
 
 
