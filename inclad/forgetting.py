@@ -70,7 +70,7 @@ class Story:
         return (
             f"After {len(self.tasks)} parts the image ROC-AUC on *{self.first}* is **{naive:.2f}** for the naive "
             f"detector and **{continual:.2f}** for the continual one. In this picture {before:.0%} of the sound "
-            f"surface scored above the middle of the defect at first; for the naive detector it is now "
+            f"surface scored higher than half of the defect did at first; for the naive detector it is now "
             f"**{after:.0%}**."
         )
 
@@ -108,7 +108,7 @@ class Story:
         return (
             f"A detector ({self.detector}) that had just learned the part *{self.first}* told its defective images "
             f"from sound ones with a ROC-AUC of {first:.2f}. When it had learned {len(self.tasks) - 1} more parts, "
-            f"the same test gave {naive:.2f}; with one memory bank a part it gave {continual:.2f}.\n"
+            f"the same test gave {naive:.2f}; a form of it that keeps a memory of each part got {continual:.2f}.\n"
         )
 
     def background(self, protocol: str, step: int) -> float:
