@@ -118,6 +118,15 @@ def test_run_json_names_what_made_the_numbers(project):
     assert info["parameters"]["image_size"] == 64
 
 
+def test_every_picture_of_a_run_is_on_its_page(project):
+    for path in sorted((project / "build/executed").glob("*.ipynb")):
+        outputs = [o for cell in nbformat.read(path, 4).cells for o in cell.get("outputs", [])]
+        drawn = sum("image/png" in output.get("data", {}) for output in outputs)
+        html = (project / f"_build/html/book/runs/{path.stem}.html").read_text()
+        article = html[html.index("<article") : html.index("</article>")]
+        assert article.count("<img ") == drawn, path.stem
+
+
 def test_nothing_current_is_run_again(project):
     said = inclad(project, "book").stdout
     assert said.count("] current  ") == 11 and "] done  " not in said, said
