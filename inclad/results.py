@@ -207,6 +207,15 @@ def mean_over_detectors(summary: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def with_spread(means: pd.DataFrame) -> pd.DataFrame:
+    """The table of `mean_over_detectors` to be read: "mean ± standard deviation" in one column a figure."""
+    shown = means[["ordering", "level", "protocol"]].copy()
+    for figure in ("roc_auc_cl", "bwt", "bwt_stepwise", "bwt_final", "final_avg"):
+        pairs = zip(means[figure], means[f"{figure}_std"])
+        shown[figure] = [f"{mean:.3f} ± {std:.3f}" if math.isfinite(mean) else "–" for mean, std in pairs]
+    return shown.assign(n=means["n"])
+
+
 def run_info(device: str = "cpu") -> dict:
     """Versions, platform and peak memory (MiB, of the host process and of the CUDA device in use)."""
     versions = {"python": platform.python_version()}

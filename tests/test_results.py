@@ -280,3 +280,24 @@ def test_png_keeps_to_its_limit():
     fig = Figure(figsize=(4, 4))
     fig.add_axes((0, 0, 1, 1)).imshow(np.random.default_rng(0).random((400, 400, 3)))
     assert len(results.png(fig)) <= results.FIGURE_BYTES
+
+
+def test_means_over_detectors_count_who_is_complete():
+    columns = ["dataset", "ordering", "detector", "protocol", "level"]
+    figures = ["roc_auc_cl", "bwt", "bwt_stepwise", "bwt_final", "final_avg", "cells"]
+    rows = [
+        ("d", "random", name, "naive", "image", value, -0.1, -0.1, -0.1, value, 6)
+        for name, value in (("a", 0.5), ("b", 0.7))
+    ]
+    rows += [
+        ("d", "random", "a", "naive", "pixel", 0.6, 0, 0, 0, 0.6, 6),
+        ("d", "random", "b", "naive", "pixel", 0.8, 0, 0, 0, 0.8, 5),
+    ]
+    means = results.mean_over_detectors(pd.DataFrame(rows, columns=columns + figures)).set_index("level")
+    assert means.loc["image", "roc_auc_cl"] == pytest.approx(0.6)
+    assert means.loc["image", "roc_auc_cl_std"] == pytest.approx(np.sqrt(0.02))
+    assert means.loc["image", "n"] == "2/2"
+    assert means.loc["pixel", "n"] == "1/2"  # one detector lacks a cell: no mean that could not be compared
+    assert np.isnan(means.loc["pixel", "roc_auc_cl"])
+    shown = results.with_spread(means.reset_index())
+    assert list(shown["roc_auc_cl"]) == ["0.600 ± 0.141", "–"]
