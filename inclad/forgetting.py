@@ -14,7 +14,8 @@ from inclad.results import read_arrays, read_table, to_matrix
 class Story:
     """One defective image of the first part, its maps after every step, and the matrices R at image level.
 
-    `maps` holds (steps, H, W) float32 a protocol, `R` an (N, N) matrix a protocol.
+    `remedies` compares all detectors of the stream. `maps` holds (steps, H, W) float32 a protocol, `R` an
+    (N, N) matrix a protocol.
     """
 
     detector: str
@@ -24,6 +25,7 @@ class Story:
     maps: dict[str, np.ndarray]
     R: dict[str, np.ndarray]
     costs: pd.DataFrame
+    remedies: pd.DataFrame
 
     @property
     def first(self) -> str:
@@ -149,4 +151,15 @@ def read_story(stream: str | Path, detector: str) -> Story:
         maps={name: arrays[f"{detector}.{name}"][:, 0].astype(np.float32) for name in R},
         R=R,
         costs=costs[costs["detector"] == detector],
+        remedies=compare_remedies(read_table(stream, "summary"), costs),
     )
+
+
+def compare_remedies(summary: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """A row a detector: roc_auc_cl at image level of both forms, and MiB that the continual one keeps."""
+    image = summary[summary["level"] == "image"]
+    table = image.pivot(index="detector", columns="protocol", values="roc_auc_cl")
+    table = table.reindex(image["detector"].drop_duplicates())[["naive", "continual"]]
+    last = costs[costs["protocol"] == "continual"].groupby("detector")["kept_bytes"].last()
+    table["kept (MiB)"] = last / 2**20
+    return table.rename_axis(index="detector", columns=None).reset_index()

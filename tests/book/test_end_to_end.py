@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 
 from inclad import metrics
 from inclad.results import to_matrix
+from inclad.run.parameters import declared
 
 ORDERS = ("easy-to-hard", "hard-to-easy", "random")
 
@@ -235,8 +236,8 @@ def test_notebooks_are_stored_clean():
         assert all(not cell.outputs and cell.execution_count is None for cell in code), path.name
         assert sum("parameters" in cell.metadata.get("tags", []) for cell in code) == 1, path.name
         assert notebook.metadata.kernelspec.name == "python3", path.name
-        for line in next(c for c in code if "parameters" in c.metadata.get("tags", [])).source.splitlines():
-            assert re.fullmatch(r"\w+: [\w\[\], ]+ = .+  # .+", line), f"{path.name}: {line}"
+        for name, parameter in declared(notebook, path.name).items():
+            assert parameter.comment, f"{path.name}: {name} has no comment"
 
 
 def test_every_params_file_belongs_to_a_notebook():
