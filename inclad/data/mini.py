@@ -239,9 +239,17 @@ def read(root: Path | str | None = None, names: list[str] | None = None) -> list
     a folder of your own may come from any arguments. Raises DataError, also for a damaged folder of yours.
     """
     if not root:
-        root = generate(project_folder() / "build" / "data" / "mini")
+        try:
+            project = project_folder()
+        except ValueError as error:
+            raise DataError([f"mini: {error}, or give a root"]) from None
+        root = generate(project / "build" / "data" / "mini")
     elif not Path(root).exists() or (Path(root).is_dir() and not any(Path(root).iterdir())):
         generate(root)
+    elif not (Path(root) / MARKER).is_file():
+        raise DataError(
+            [f"{root}: not a mini dataset (no {MARKER}); for parts of your own set dataset: mvtec"]
+        )
     elif not is_whole(root):
         raise DataError([f"{root}: not a whole mini dataset; delete the folder, it will be made again"])
     return mvtec.read(root, names, dataset="mini")
