@@ -30,6 +30,14 @@ TEXT = {
     "dataset", "task", "detector", "ordering", "protocol", "level", "reason", "notebook", "backbone",
     "source", "defect", "image", "mask", "split", "detector_a", "detector_b",
 }  # fmt: skip
+# The tables that one notebook makes and others read: who makes them, and what must be in them.
+_STREAM = ["dataset", "ordering", "detector", "protocol"]
+MADE_BY = {
+    "experts": ("experts", ["dataset", "task", "detector", "image_roc_auc", "pixel_roc_auc"]),
+    "r_matrix": ("stream", [*_STREAM, "level", "step", "task", "roc_auc"]),
+    "summary": ("stream", [*_STREAM, "level", "roc_auc_cl", "bwt", "final_avg", "cells"]),
+    "costs": ("stream", [*_STREAM, "step", "train_s", "score_s", "kept_bytes"]),
+}
 FIGURE_BYTES = 200_000
 
 _open_folders: set[Path] = set()  # temporary folders of this process
@@ -109,22 +117,38 @@ class Results:
 def read_table(folder: str | Path, name: str) -> pd.DataFrame:
     """The table name.csv of a results folder; names are text, missing numbers NaN, missing text "".
 
-    Raises FileNotFoundError, in one line, when it is not there.
+    Raises, in one line with its path, FileNotFoundError when it is not there, ValueError when it is torn,
+    lacks a column or holds text where numbers belong.
     """
     path = _resolve(folder) / f"{name}.csv"
+    notebook, needed = MADE_BY.get(name, (Path(folder).name.split("--")[0], []))
     if not path.is_file():
-        notebook = Path(folder).name.split("--")[0]
         raise FileNotFoundError(
             f"{folder} has no {name}.csv: make it with `inclad run {notebook}` and its params file, "
             "or with `inclad run --book`"
         )
-    columns = pd.read_csv(path, nrows=0).columns
-    return pd.read_csv(
-        path,
-        dtype={column: str for column in columns if column in TEXT},
-        keep_default_na=False,  # a task may be called "NA"
-        na_values={column: ["", "nan", "NaN"] for column in columns if column not in TEXT},
-    )
+    try:
+        text = path.read_bytes().decode()
+        if not text.endswith("\n"):
+            raise ValueError("its last line does not end, it may be torn")
+        columns = pd.read_csv(io.StringIO(text), nrows=0).columns
+        if lacking := [column for column in needed if column not in columns]:
+            raise ValueError(f"lacks the columns {', '.join(lacking)}")
+        frame = pd.read_csv(
+            io.StringIO(text),
+            dtype={column: str for column in columns if column in TEXT},
+            keep_default_na=False,  # a task may be called "NA"
+            na_values={column: ["", "nan", "NaN"] for column in columns if column not in TEXT},
+        )
+        for column in needed:
+            if column not in TEXT and len(frame) and not pd.api.types.is_numeric_dtype(frame[column]):
+                raise ValueError(f"column {column} holds text where numbers belong")
+    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors too
+        reason = "not UTF-8" if isinstance(error, UnicodeError) else " ".join(str(error).split())
+        raise ValueError(
+            f"{folder}/{name}.csv: {reason}; make it again with `inclad run {notebook} --force`"
+        ) from None
+    return frame
 
 
 def read_arrays(folder: str | Path, name: str) -> dict[str, np.ndarray]:

@@ -103,6 +103,15 @@ def test_a_kill_between_the_two_renames_loses_nothing(project):
     assert read_table("build/results/demo", "t")["roc_auc"].tolist() == [0.5]
 
 
+def test_a_file_where_the_folder_belongs_is_replaced_for_good(project):
+    (project / "build/results").mkdir(parents=True)
+    (project / "build/results/demo").touch()
+    for value in (0.5, 0.7):
+        finish_one(value)
+    assert read_table("build/results/demo", "t")["roc_auc"].tolist() == [0.7]
+    assert [path.name for path in (project / "build/results").iterdir()] == ["demo"]
+
+
 def test_folders_of_living_runs_and_other_results_are_left_alone(project):
     first = Results("build/results/demo", "demo", {})
     first.table("t", pd.DataFrame({"a": [1]}))
@@ -199,6 +208,37 @@ def test_a_table_that_is_not_there_is_told_in_one_line(project):
     assert (
         "build/results/experts--mini" in message and "inclad run experts" in message and "\n" not in message
     )
+
+
+EXPERTS = "dataset,task,detector,image_roc_auc,pixel_roc_auc\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "last line does not end"),
+        (b"\xff\xfe\n", "not UTF-8"),
+        (f"{EXPERTS}mini,wood,padim,0.9,0.9".encode(), "last line does not end"),
+        (f"{EXPERTS}mini,wood,padim,x,0.9\n".encode(), "image_roc_auc holds text"),
+        (b"a,b\n1,2\n", "lacks the columns dataset, task"),
+    ],
+)
+def test_a_damaged_table_is_told_with_its_path(project, content, reason):
+    folder = project / "experts--mine"
+    folder.mkdir()
+    (folder / "experts.csv").write_bytes(content)
+    with pytest.raises(
+        ValueError, match=rf"^experts--mine/experts.csv: .*{reason}.*inclad run experts"
+    ) as caught:
+        read_table("experts--mine", "experts")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_notebook_that_makes_a_table_is_named_whatever_the_folder(project):
+    with pytest.raises(
+        FileNotFoundError, match=r"^nowhere has no experts.csv: make it with `inclad run experts`"
+    ):
+        read_table("nowhere", "experts")
 
 
 def test_relative_folders_start_at_the_project_folder(project, monkeypatch, tmp_path):
