@@ -137,6 +137,10 @@ def read_story(stream: str | Path, detector: str) -> Story:
         if f"{detector}.{protocol}" not in arrays:
             raise ValueError(f"{stream} has no {protocol} {detector}: run that stream with both protocols")
         R[protocol], tasks = to_matrix(cells[cells["protocol"] == protocol])
+    if len(tasks) < 2:
+        raise ValueError(
+            f"{stream} has one task only: nothing can be forgotten; take a stream of two or more"
+        )
     followed = [str(name) for name in arrays["tasks"]]
     if not followed or followed[0] != tasks[0] or not arrays["masks"][0].any():
         raise ValueError(

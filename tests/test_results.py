@@ -341,3 +341,20 @@ def test_means_over_detectors_count_who_is_complete():
     assert np.isnan(means.loc["pixel", "roc_auc_cl"])
     shown = results.with_spread(means.reset_index())
     assert list(shown["roc_auc_cl"]) == ["0.600 ± 0.141", "–"]
+
+
+def test_streams_of_a_report_are_checked(project):
+    cells = pd.DataFrame(
+        [("d", "random", "a", "naive", "image", 1, "t", 0.5)],
+        columns=["dataset", "ordering", "detector", "protocol", "level", "step", "task", "roc_auc"],
+    )
+    for name in ("one", "two"):
+        out = results.Results(f"build/results/{name}", "stream", {})
+        out.table("r_matrix", cells)
+        out.table("summary", results.summary(cells))
+        out.finish()
+    with pytest.raises(ValueError, match="name at least one"):
+        results.read_streams([])
+    with pytest.raises(ValueError, match="both hold the order random"):
+        results.read_streams(["build/results/one", "build/results/two"])
+    assert len(results.read_streams(["build/results/one"])[0]) == 1

@@ -14,6 +14,7 @@ class Detector(ABC):
     """
 
     stages: tuple[int, ...] = ()
+    least_images: int = 1  # normal images without which a task can't be learned
 
     @abstractmethod
     def fit(self, images: Images) -> None:

@@ -22,6 +22,7 @@ class PaDiM(Detector):
     """
 
     stages = (1, 2, 3)
+    least_images = 2  # a covariance needs two
 
     def __init__(
         self,
