@@ -71,10 +71,16 @@ def describe_orders(orders: pd.DataFrame) -> str:
 
 def describe_gains(summary: pd.DataFrame) -> str:
     """The range of what the continual form gains, a level at a time."""
+    return f"A line a detector and order, from the naive to the continual form. {gains_in_words(summary)}"
+
+
+def gains_in_words(summary: pd.DataFrame) -> str:
+    """What the continual form adds to roc_auc_cl: range and number of gains above zero, a level at a time."""
     wide = summary.pivot_table("roc_auc_cl", ["level", "ordering", "detector"], "protocol")
     gain = (wide["continual"] - wide["naive"]).dropna()
     said = [
-        f"{level} level from {values.min():+.2f} to {values.max():+.2f}"
+        f"{level} level from {values.min():+.2f} to {values.max():+.2f}, "
+        f"above zero in {(values > 0).sum()} of {len(values)} cases"
         for level, values in gain.groupby("level")
     ]
     return f"roc_auc_cl of the continual form minus that of the naive one: {'; '.join(said)}."

@@ -147,6 +147,8 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if isinstance(error, (KeyError, EOFError)):  # of torch's reader: they say nothing
+            reason = "damaged"
         if type(error).__name__ == "UnpicklingError":  # torch's text is advice on loading it all the same
             reason = "damaged, or it holds more than tensors: code in a file is never run"
         raise BackboneError(f"{path}: not a readable file of tensors ({reason[:120]})") from error

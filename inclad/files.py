@@ -49,11 +49,19 @@ def publish_folder(temporary: Path, target: Path) -> None:
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     old = target.parent / f".{target.name}.old"
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
     if target.exists():
         os.replace(target, old)
     os.replace(temporary, target)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or a file that stood where a folder belongs."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def restore_folder(target: Path) -> None:

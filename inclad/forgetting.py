@@ -14,7 +14,8 @@ from inclad.results import read_arrays, read_table, to_matrix
 class Story:
     """One defective image of the first part, its maps after every step, and the matrices R at image level.
 
-    `maps` holds (steps, H, W) float32 a protocol, `R` an (N, N) matrix a protocol.
+    `remedies` compares all detectors of the stream. `maps` holds (steps, H, W) float32 a protocol, `R` an
+    (N, N) matrix a protocol.
     """
 
     detector: str
@@ -24,6 +25,7 @@ class Story:
     maps: dict[str, np.ndarray]
     R: dict[str, np.ndarray]
     costs: pd.DataFrame
+    remedies: pd.DataFrame
 
     @property
     def first(self) -> str:
@@ -70,7 +72,7 @@ class Story:
         return (
             f"After {len(self.tasks)} parts the image ROC-AUC on *{self.first}* is **{naive:.2f}** for the naive "
             f"detector and **{continual:.2f}** for the continual one. In this picture {before:.0%} of the sound "
-            f"surface scored above the middle of the defect at first; for the naive detector it is now "
+            f"surface scored higher than half of the defect did at first; for the naive detector it is now "
             f"**{after:.0%}**."
         )
 
@@ -108,7 +110,7 @@ class Story:
         return (
             f"A detector ({self.detector}) that had just learned the part *{self.first}* told its defective images "
             f"from sound ones with a ROC-AUC of {first:.2f}. When it had learned {len(self.tasks) - 1} more parts, "
-            f"the same test gave {naive:.2f}; with one memory bank a part it gave {continual:.2f}.\n"
+            f"the same test gave {naive:.2f}; a form of it that keeps a memory of each part got {continual:.2f}.\n"
         )
 
     def background(self, protocol: str, step: int) -> float:
@@ -135,6 +137,10 @@ def read_story(stream: str | Path, detector: str) -> Story:
         if f"{detector}.{protocol}" not in arrays:
             raise ValueError(f"{stream} has no {protocol} {detector}: run that stream with both protocols")
         R[protocol], tasks = to_matrix(cells[cells["protocol"] == protocol])
+    if len(tasks) < 2:
+        raise ValueError(
+            f"{stream} has one task only: nothing can be forgotten; take a stream of two or more"
+        )
     followed = [str(name) for name in arrays["tasks"]]
     if not followed or followed[0] != tasks[0] or not arrays["masks"][0].any():
         raise ValueError(
@@ -149,4 +155,15 @@ def read_story(stream: str | Path, detector: str) -> Story:
         maps={name: arrays[f"{detector}.{name}"][:, 0].astype(np.float32) for name in R},
         R=R,
         costs=costs[costs["detector"] == detector],
+        remedies=compare_remedies(read_table(stream, "summary"), costs),
     )
+
+
+def compare_remedies(summary: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """A row a detector: roc_auc_cl at image level of both forms, and MiB that the continual one keeps."""
+    image = summary[summary["level"] == "image"]
+    table = image.pivot(index="detector", columns="protocol", values="roc_auc_cl")
+    table = table.reindex(image["detector"].drop_duplicates())[["naive", "continual"]]
+    last = costs[costs["protocol"] == "continual"].groupby("detector")["kept_bytes"].last()
+    table["kept (MiB)"] = last / 2**20
+    return table.rename_axis(index="detector", columns=None).reset_index()

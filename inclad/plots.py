@@ -166,7 +166,7 @@ def _roc_bar(fig: Figure, bar: Axes, *, horizontal: bool = False) -> None:
     fig.colorbar(mappable, cax=bar, extend="min", orientation=where, label="ROC-AUC")
     ticks = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
     bar.set(**{"xticks" if horizontal else "yticks": ticks})
-    spot = {"x": 0.5, "y": -0.07, "ha": "center", "va": "top"}
+    spot = {"x": 0, "y": -0.07, "ha": "left", "va": "top"}
     if horizontal:
         spot = {"x": -0.07, "y": 0.5, "ha": "right", "va": "center"}
     bar.text(s="< 0.5", transform=bar.transAxes, fontsize=7, **spot)
@@ -191,8 +191,8 @@ def experts(experts: pd.DataFrame) -> Figure:
     rank at image level, which stands at the right; a level without any value is left out.
     """
     image = _pivot(experts, "image_roc_auc")
-    # As scenarios.consensus_ranks, but a missing score only leaves the task out of that detector's ranks.
-    rank = image.rank(method="first").mean(axis=1).sort_values(ascending=False, kind="stable")
+    # The reverse of scenarios.consensus_ranks, but a missing score leaves the task out of that detector only.
+    rank = image.rank(method="first").mean(axis=1).sort_values(kind="stable")[::-1]
     levels = [level for level in LEVELS if experts[f"{level}_roc_auc"].notna().any()]
     tasks, detectors = list(rank.index), list(image.columns)
     columns = len(detectors) + (len(detectors) > 1)
@@ -621,7 +621,7 @@ def last_maps(
         last = [maps[f"{detector}.{protocol}"][-1, i].astype(np.float32) for protocol in protocols]
         y = height - 0.25 - (i + 1) * side
         fig.text((label - 0.08) / width, (y + side / 2) / height, name, ha="right", va="center", fontsize=8)
-        for j, title in enumerate([detector, *protocols]):
+        for j, title in enumerate(["image", *(f"{detector}, {protocol}" for protocol in protocols)]):
             place = ((label + j * side) / width, y / height, (side - 0.05) / width, (side - 0.05) / height)
             ax = fig.add_axes(place)
             ax.axis("off")
@@ -631,7 +631,7 @@ def last_maps(
                 ax.imshow(image)
             _outline(ax, mask)
             if i == 0:
-                ax.set_title(title, fontsize=8, pad=3)
+                ax.set_title(title, fontsize=_fit(title, side), pad=3)
     return fig
 
 

@@ -30,6 +30,14 @@ TEXT = {
     "dataset", "task", "detector", "ordering", "protocol", "level", "reason", "notebook", "backbone",
     "source", "defect", "image", "mask", "split", "detector_a", "detector_b",
 }  # fmt: skip
+# The tables that one notebook makes and others read: who makes them, and what must be in them.
+_STREAM = ["dataset", "ordering", "detector", "protocol"]
+MADE_BY = {
+    "experts": ("experts", ["dataset", "task", "detector", "image_roc_auc", "pixel_roc_auc"]),
+    "r_matrix": ("stream", [*_STREAM, "level", "step", "task", "roc_auc"]),
+    "summary": ("stream", [*_STREAM, "level", "roc_auc_cl", "bwt", "final_avg", "cells"]),
+    "costs": ("stream", [*_STREAM, "step", "train_s", "score_s", "kept_bytes"]),
+}
 FIGURE_BYTES = 200_000
 
 _open_folders: set[Path] = set()  # temporary folders of this process
@@ -109,22 +117,60 @@ class Results:
 def read_table(folder: str | Path, name: str) -> pd.DataFrame:
     """The table name.csv of a results folder; names are text, missing numbers NaN, missing text "".
 
-    Raises FileNotFoundError, in one line, when it is not there.
+    Raises, in one line with its path, FileNotFoundError when it is not there, ValueError when it is torn,
+    lacks a column or holds text where numbers belong.
     """
     path = _resolve(folder) / f"{name}.csv"
+    notebook, needed = MADE_BY.get(name, (Path(folder).name.split("--")[0], []))
     if not path.is_file():
-        notebook = Path(folder).name.split("--")[0]
         raise FileNotFoundError(
             f"{folder} has no {name}.csv: make it with `inclad run {notebook}` and its params file, "
             "or with `inclad run --book`"
         )
-    columns = pd.read_csv(path, nrows=0).columns
-    return pd.read_csv(
-        path,
-        dtype={column: str for column in columns if column in TEXT},
-        keep_default_na=False,  # a task may be called "NA"
-        na_values={column: ["", "nan", "NaN"] for column in columns if column not in TEXT},
-    )
+    try:
+        text = path.read_bytes().decode()
+        if not text.endswith("\n"):
+            raise ValueError("its last line does not end, it may be torn")
+        columns = pd.read_csv(io.StringIO(text), nrows=0).columns
+        if lacking := [column for column in needed if column not in columns]:
+            raise ValueError(f"lacks the columns {', '.join(lacking)}")
+        frame = pd.read_csv(
+            io.StringIO(text),
+            dtype={column: str for column in columns if column in TEXT},
+            keep_default_na=False,  # a task may be called "NA"
+            na_values={column: ["", "nan", "NaN"] for column in columns if column not in TEXT},
+        )
+        for column in needed:
+            if column not in TEXT and len(frame) and not pd.api.types.is_numeric_dtype(frame[column]):
+                raise ValueError(f"column {column} holds text where numbers belong")
+    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors too
+        reason = "not UTF-8" if isinstance(error, UnicodeError) else " ".join(str(error).split())
+        raise ValueError(
+            f"{folder}/{name}.csv: {reason}; make it again with `inclad run {notebook} --force`"
+        ) from None
+    return frame
+
+
+def read_streams(folders: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The tables r_matrix and summary of several results folders of streams, one below the other.
+
+    Raises ValueError, in one line, when none or the same stream twice is named, or for two datasets.
+    """
+    if not folders:
+        raise ValueError("streams: name at least one results folder of `inclad run stream`")
+    tables = [(folder, read_table(folder, "r_matrix"), read_table(folder, "summary")) for folder in folders]
+    seen: dict[str, str] = {}
+    for folder, r_matrix, _ in tables:
+        ordering = r_matrix["ordering"].iloc[0]
+        if ordering in seen:
+            raise ValueError(
+                f"streams: {seen[ordering]} and {folder} both hold the order {ordering}; name one"
+            )
+        seen[ordering] = folder
+    r_matrix, table = (pd.concat([each[i] for each in tables], ignore_index=True) for i in (1, 2))
+    if table["dataset"].nunique() > 1:
+        raise ValueError(f"streams: a report is of one dataset, got {', '.join(table['dataset'].unique())}")
+    return r_matrix, table
 
 
 def read_arrays(folder: str | Path, name: str) -> dict[str, np.ndarray]:
@@ -205,6 +251,15 @@ def mean_over_detectors(summary: pd.DataFrame) -> pd.DataFrame:
             row[f"{figure}_std"] = group[figure].std() if whole else np.nan
         rows.append({**row, "n": f"{valid.sum()}/{len(group)}"})
     return pd.DataFrame(rows)
+
+
+def with_spread(means: pd.DataFrame) -> pd.DataFrame:
+    """The table of `mean_over_detectors` to be read: "mean ± standard deviation" in one column a figure."""
+    shown = means[["ordering", "level", "protocol"]].copy()
+    for figure in ("roc_auc_cl", "bwt", "bwt_stepwise", "bwt_final", "final_avg"):
+        pairs = zip(means[figure], means[f"{figure}_std"])
+        shown[figure] = [f"{mean:.3f} ± {std:.3f}" if math.isfinite(mean) else "–" for mean, std in pairs]
+    return shown.assign(n=means["n"])
 
 
 def run_info(device: str = "cpu") -> dict:

@@ -168,11 +168,11 @@ def test_experts_go_from_easy_to_hard_with_their_ranks():
     fig = plots.experts(frame)
     image, pixel = panels(fig)
     # ranks: x 2, 1; y 1, 2; z 3, 3
-    assert [label.get_text() for label in image.get_yticklabels()] == ["z", "x", "y"]
+    assert [label.get_text() for label in image.get_yticklabels()] == ["z", "y", "x"]  # as in a stream
     assert [label.get_text() for label in image.get_xticklabels()] == ["patchcore", "cfa", "mean"]
     assert image.get_images()[0].get_clim() == (0.5, 1.0)
     assert {"3.00", "1.50"} <= set(texts(pixel))
-    assert hatched(pixel) == [(2, 0), (2, 1), (2, 2)] and hatched(image) == []
+    assert hatched(pixel) == [(1, 0), (1, 1), (1, 2)] and hatched(image) == []
 
 
 def test_orders_have_a_ribbon_a_task_and_its_name_at_both_ends():

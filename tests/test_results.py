@@ -103,6 +103,15 @@ def test_a_kill_between_the_two_renames_loses_nothing(project):
     assert read_table("build/results/demo", "t")["roc_auc"].tolist() == [0.5]
 
 
+def test_a_file_where_the_folder_belongs_is_replaced_for_good(project):
+    (project / "build/results").mkdir(parents=True)
+    (project / "build/results/demo").touch()
+    for value in (0.5, 0.7):
+        finish_one(value)
+    assert read_table("build/results/demo", "t")["roc_auc"].tolist() == [0.7]
+    assert [path.name for path in (project / "build/results").iterdir()] == ["demo"]
+
+
 def test_folders_of_living_runs_and_other_results_are_left_alone(project):
     first = Results("build/results/demo", "demo", {})
     first.table("t", pd.DataFrame({"a": [1]}))
@@ -201,6 +210,37 @@ def test_a_table_that_is_not_there_is_told_in_one_line(project):
     )
 
 
+EXPERTS = "dataset,task,detector,image_roc_auc,pixel_roc_auc\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "last line does not end"),
+        (b"\xff\xfe\n", "not UTF-8"),
+        (f"{EXPERTS}mini,wood,padim,0.9,0.9".encode(), "last line does not end"),
+        (f"{EXPERTS}mini,wood,padim,x,0.9\n".encode(), "image_roc_auc holds text"),
+        (b"a,b\n1,2\n", "lacks the columns dataset, task"),
+    ],
+)
+def test_a_damaged_table_is_told_with_its_path(project, content, reason):
+    folder = project / "experts--mine"
+    folder.mkdir()
+    (folder / "experts.csv").write_bytes(content)
+    with pytest.raises(
+        ValueError, match=rf"^experts--mine/experts.csv: .*{reason}.*inclad run experts"
+    ) as caught:
+        read_table("experts--mine", "experts")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_notebook_that_makes_a_table_is_named_whatever_the_folder(project):
+    with pytest.raises(
+        FileNotFoundError, match=r"^nowhere has no experts.csv: make it with `inclad run experts`"
+    ):
+        read_table("nowhere", "experts")
+
+
 def test_relative_folders_start_at_the_project_folder(project, monkeypatch, tmp_path):
     finish_one(0.5)
     (project / "notebooks").mkdir()
@@ -280,3 +320,41 @@ def test_png_keeps_to_its_limit():
     fig = Figure(figsize=(4, 4))
     fig.add_axes((0, 0, 1, 1)).imshow(np.random.default_rng(0).random((400, 400, 3)))
     assert len(results.png(fig)) <= results.FIGURE_BYTES
+
+
+def test_means_over_detectors_count_who_is_complete():
+    columns = ["dataset", "ordering", "detector", "protocol", "level"]
+    figures = ["roc_auc_cl", "bwt", "bwt_stepwise", "bwt_final", "final_avg", "cells"]
+    rows = [
+        ("d", "random", name, "naive", "image", value, -0.1, -0.1, -0.1, value, 6)
+        for name, value in (("a", 0.5), ("b", 0.7))
+    ]
+    rows += [
+        ("d", "random", "a", "naive", "pixel", 0.6, 0, 0, 0, 0.6, 6),
+        ("d", "random", "b", "naive", "pixel", 0.8, 0, 0, 0, 0.8, 5),
+    ]
+    means = results.mean_over_detectors(pd.DataFrame(rows, columns=columns + figures)).set_index("level")
+    assert means.loc["image", "roc_auc_cl"] == pytest.approx(0.6)
+    assert means.loc["image", "roc_auc_cl_std"] == pytest.approx(np.sqrt(0.02))
+    assert means.loc["image", "n"] == "2/2"
+    assert means.loc["pixel", "n"] == "1/2"  # one detector lacks a cell: no mean that could not be compared
+    assert np.isnan(means.loc["pixel", "roc_auc_cl"])
+    shown = results.with_spread(means.reset_index())
+    assert list(shown["roc_auc_cl"]) == ["0.600 ± 0.141", "–"]
+
+
+def test_streams_of_a_report_are_checked(project):
+    cells = pd.DataFrame(
+        [("d", "random", "a", "naive", "image", 1, "t", 0.5)],
+        columns=["dataset", "ordering", "detector", "protocol", "level", "step", "task", "roc_auc"],
+    )
+    for name in ("one", "two"):
+        out = results.Results(f"build/results/{name}", "stream", {})
+        out.table("r_matrix", cells)
+        out.table("summary", results.summary(cells))
+        out.finish()
+    with pytest.raises(ValueError, match="name at least one"):
+        results.read_streams([])
+    with pytest.raises(ValueError, match="both hold the order random"):
+        results.read_streams(["build/results/one", "build/results/two"])
+    assert len(results.read_streams(["build/results/one"])[0]) == 1

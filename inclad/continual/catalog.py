@@ -7,6 +7,7 @@ from inclad.continual.cfa import ContinualCFA
 from inclad.continual.learner import Learner, Naive
 from inclad.continual.padim import ContinualPaDiM
 from inclad.continual.patchcore import ContinualPatchCore
+from inclad.data.task import DataError, Task
 from inclad.detectors.catalog import DETECTORS, check_options, look_up
 
 CONTINUAL: dict[str, type[Learner]] = {
@@ -36,8 +37,12 @@ def make_learner(name: str, protocol: str, options: dict | None = None, seed: in
 def check_learners(detectors: Sequence[str], protocols: Sequence[str], options: dict[str, dict]) -> None:
     """Refuse unknown detectors, protocols and options before anything is read or trained.
 
-    ValueError names the first that is unknown, or that no detector is asked for.
+    ValueError names the first that is unknown or named twice, or that no detector is asked for.
     """
+    for kind, names in (("detectors", detectors), ("protocols", protocols)):
+        twice = [name for name in names if list(names).count(name) > 1]
+        if twice:
+            raise ValueError(f"{kind}: {twice[0]!r} is named twice")
     if not detectors or not protocols:
         raise ValueError("detectors and protocols: name at least one of each")
     for name, own in options.items():
@@ -47,3 +52,15 @@ def check_learners(detectors: Sequence[str], protocols: Sequence[str], options: 
     for name in detectors:
         for protocol in protocols:
             make_learner(name, protocol, options.get(name))
+
+
+def check_enough(tasks: Sequence[Task], detectors: Sequence[str]) -> None:
+    """Refuse tasks with fewer training images than a detector needs, before any is trained (DataError)."""
+    problems = [
+        f"{task.name}: {len(task.train)} normal training images; {name} needs at least {DETECTORS[name].least_images}"
+        for task in tasks
+        for name in detectors
+        if len(task.train) < DETECTORS[name].least_images
+    ]
+    if problems:
+        raise DataError(problems)

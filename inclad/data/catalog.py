@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +20,7 @@ DATASETS: dict[str, Callable[..., list[Task]]] = {
 
 # Pixels a side at which a dataset is read unless told otherwise: 224 is the paper's, mini is drawn for less.
 IMAGE_SIZE = {"mini": 128}
+MAX_SIZE = 4096
 
 
 def choose_size(dataset: str, image_size: int = 0) -> int:
@@ -27,6 +29,8 @@ def choose_size(dataset: str, image_size: int = 0) -> int:
         raise ValueError(
             f"image_size: {image_size} is negative; give pixels a side, or 0 for the dataset's own"
         )
+    if image_size > MAX_SIZE:
+        raise ValueError(f"image_size: {image_size} is too large; give at most {MAX_SIZE} pixels a side")
     return image_size or IMAGE_SIZE.get(dataset, 224)
 
 
@@ -50,7 +54,16 @@ def load_tasks(
     """
     if isinstance(tasks, str):
         raise DataError([f"tasks: {tasks!r} is one text; give a list of names"])
+    if seed < 0:
+        raise DataError([f"seed: {seed} is negative; give 0 or more"])
     roots = dict(roots or {})
+    wrong = [
+        f"roots: {name}: expected a folder, got {each!r}"
+        for name, each in roots.items()
+        if not isinstance(each, (str, Path))
+    ]
+    if wrong:
+        raise DataError(wrong)
     if root:
         roots[dataset] = root
     mixed = dataset == "mixed" or any(":" in name for name in tasks)

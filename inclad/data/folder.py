@@ -73,6 +73,9 @@ def visible(folder: Path, root: Path, problems: list[str]) -> list[Path]:
     if not folder.is_dir():
         return []
     home = root.resolve()
+    if not _resolves_inside(folder, home):
+        problems.append(_leaves(folder, root))
+        return []
     try:
         paths = sorted(folder.iterdir(), key=lambda path: natural(path.name))
     except OSError as error:
@@ -83,10 +86,17 @@ def visible(folder: Path, root: Path, problems: list[str]) -> list[Path]:
         if path.name.startswith(".") or path.name in LEFTOVERS:
             continue
         if path.is_symlink() and not _resolves_inside(path, home):
-            problems.append(f"{path}: a link that leaves {root}; copy the file into the folder instead")
+            problems.append(_leaves(path, root))
+            continue
+        if not path.name.isprintable():
+            problems.append(f"{folder}: holds the name {path.name!a}, which can't be printed; rename it")
             continue
         inside.append(path)
     return inside
+
+
+def _leaves(path: Path, root: Path) -> str:
+    return f"{path}: a link that leaves {root}; copy the file into the folder instead"
 
 
 def _resolves_inside(path: Path, home: Path) -> bool:

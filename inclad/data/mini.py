@@ -240,12 +240,16 @@ def read(root: Path | str | None = None, names: list[str] | None = None) -> list
     """
     if not root:
         try:
-            root = project_folder() / "build" / "data" / "mini"
+            project = project_folder()
         except ValueError as error:
             raise DataError([f"mini: {error}, or give a root"]) from None
-        generate(root)
+        root = generate(project / "build" / "data" / "mini")
     elif not Path(root).exists() or (Path(root).is_dir() and not any(Path(root).iterdir())):
         generate(root)
+    elif not (Path(root) / MARKER).is_file():
+        raise DataError(
+            [f"{root}: not a mini dataset (no {MARKER}); for parts of your own set dataset: mvtec"]
+        )
     elif not is_whole(root):
         raise DataError([f"{root}: not a whole mini dataset; delete the folder, it will be made again"])
     return mvtec.read(root, names, dataset="mini")

@@ -1,6 +1,7 @@
 """The detectors by name."""
 
 import inspect
+import math
 
 from inclad.detectors.cfa import CFA
 from inclad.detectors.detector import Detector
@@ -8,6 +9,16 @@ from inclad.detectors.padim import PaDiM
 from inclad.detectors.patchcore import PatchCore
 
 DETECTORS: dict[str, type[Detector]] = {"patchcore": PatchCore, "padim": PaDiM, "cfa": CFA}
+
+
+# Lowest and highest value of options with a range of their own; all others are not negative.
+RANGES = {
+    "sigma": (0, 100),
+    "learning_rate": (1e-12, 1),
+    "weight_decay": (0, 1),
+    "nu": (1e-9, 1e9),
+    "alpha": (0, 1e9),
+}
 
 
 def look_up(name: str, catalog: dict[str, type]) -> type:
@@ -18,18 +29,19 @@ def look_up(name: str, catalog: dict[str, type]) -> type:
 
 
 def check_options(name: str, cls: type, options: dict) -> dict:
-    """The options, checked against the constructor's names and types."""
+    """The options, checked against the constructor's names and types, and the ranges above."""
     known = inspect.signature(cls).parameters
     for key, value in options.items():
         if key not in known:
             raise ValueError(f"{name}: unknown option {key!r} (known: {', '.join(known)})")
         wanted = known[key].annotation
-        if wanted is float and type(value) is int:
-            continue
-        if type(value) is not wanted:
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise ValueError(
                 f"{name}: {key}: expected {wanted.__name__}, got {type(value).__name__} {value!r}"
             )
-        if wanted is int and value < 0:
+        low, high = RANGES.get(key, (0, math.inf))
+        if value < 0:
             raise ValueError(f"{name}: {key}: {value} is negative")
+        if not low <= value <= high:
+            raise ValueError(f"{name}: {key}: {value} is not between {low} and {high}")
     return options

@@ -88,8 +88,13 @@ class CFA(Detector):
     def train(self, images: Images, bank: Tensor) -> None:
         """Train the descriptor against `bank` (M, D); radius and optimiser start anew each task.
 
-        Raises FloatingPointError when the loss stops being finite.
+        Raises FloatingPointError when the loss stops being finite, ValueError for more neighbours than centres.
         """
+        if self.neighbors + self.repulsion_neighbors > len(bank):
+            raise ValueError(
+                f"cfa: neighbors + repulsion_neighbors: {self.neighbors + self.repulsion_neighbors} is more than "
+                f"the {len(bank)} centres at this image size"
+            )
         radius = nn.Parameter(torch.tensor(1e-5, device=bank.device))
         optimizer = torch.optim.AdamW(
             [*self.descriptor.parameters(), radius],

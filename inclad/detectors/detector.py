@@ -16,6 +16,7 @@ class Detector(ABC):
     stages: tuple[int, ...] = ()
     # True where `fit` starts from nothing, so that what is learned depends on the images alone.
     memoryless: bool = False
+    least_images: int = 1  # normal images without which a task can't be learned
 
     @abstractmethod
     def fit(self, images: Images) -> None:

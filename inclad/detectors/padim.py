@@ -23,6 +23,7 @@ class PaDiM(Detector):
 
     stages = (1, 2, 3)
     memoryless = True
+    least_images = 2  # a covariance needs two
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ import os
 import signal
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,11 +36,13 @@ def execute(
     """Bring every run up to date and return how each ended, in the order given.
 
     `jobs` runs at a time (0: as many as cores); one that fails stops only those that need its results. Raises
-    ValueError before anything runs when a needed run is neither in the list nor already there.
+    ValueError before anything runs when a needed run is neither in the list nor already there, and when a
+    folder of `build/` can't be written.
     """
     check_needs(runs)
     if not runs:
         return []
+    _check_writable(runs[0].project)
     jobs = min(jobs or cores(), len(runs))
     return _Engine(runs, jobs, force, timeout, report).work()
 
@@ -66,6 +69,21 @@ def check_needs(runs: list[Run]) -> None:
         if not ready:
             raise ValueError(f"these runs need each other: {', '.join(sorted(waiting))}")
         waiting = {name: needs for name, needs in waiting.items() if name not in ready}
+
+
+def _check_writable(project: Path) -> None:
+    """ValueError, a line a folder, when what a run leaves could not be written at its end."""
+    problems = []
+    for name in ("tmp", "results", "executed"):
+        folder = project / "build" / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            problems.append(f"build/{name}: not a folder that can be written ({error.strerror})")
+    if problems:
+        raise ValueError("\n".join(problems))
 
 
 class _Engine:
@@ -167,7 +185,7 @@ class _Engine:
                 marks = [path.name.rpartition(".")[2] for path in folder.glob(f"{run.name}.*-*")]
                 owners = [mark.partition("-")[0] for mark in marks if is_alive(mark)]
                 self.report(
-                    f"waiting  {run.name}  is being run by process {', '.join(owners) or 'of another user'}"
+                    f"waiting  {run.name}  is being run by process {', '.join(owners) or '(just started)'}"
                 )
             return False
         self.locks[run.name] = lock

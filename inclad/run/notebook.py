@@ -203,6 +203,14 @@ def _plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def _fewer(asked: str, threads: int) -> int:
+    """The number a user set, where it is smaller: the machine may be shared."""
+    return min(int(asked), threads) if asked.isdecimal() and int(asked) > 0 else threads
+
+
 def child_environment(threads: int) -> dict[str, str]:
     """The environment of a run: its share of the cores, and an allocator that keeps large buffers.
 
@@ -211,7 +219,7 @@ def child_environment(threads: int) -> dict[str, str]:
     when a process starts.
     """
     package_root = str(Path(__file__).resolve().parents[2])
-    share = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    share = {name: str(_fewer(os.environ.get(name, ""), threads)) for name in THREADS}
     return os.environ | share | {
         "THP_MEM_ALLOC_ENABLE": "1",
         "MALLOC_TOP_PAD_": str(256 * 2**20),

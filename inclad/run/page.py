@@ -138,7 +138,8 @@ def _one_picture_a_cell(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNo
     cells = []
     for number, outputs in enumerate(groups):
         if number:
-            new = new_code_cell("", metadata={"tags": ["remove-input"]}, outputs=outputs)
+            # MyST-NB leaves out a cell without source, and its outputs with it.
+            new = new_code_cell("# the next picture", metadata={"tags": ["remove-input"]}, outputs=outputs)
         else:
             new = cell
             new.outputs = outputs
@@ -220,7 +221,7 @@ def _colophon(run: Run) -> str:
     kept.pop("kernel", None)
     names = ["python", *sorted(set(kept) - {"python"})]
     lines.append(f"- versions: {', '.join(f'{name} {_plain(kept[name])}' for name in names)}")
-    command = f"```bash\n{_clean(run.command, run)}\n```"
+    command = f"```bash\n.venv/bin/{_clean(run.command, run)}\n```"
     body = "\n".join([*lines, "- repeat it:", "", command])
     return f"````{{admonition}} How this page was made\n:class: seealso dropdown\n{body}\n````"
 

@@ -20,6 +20,7 @@ SMALL = {
     "max_test": 6,
     "detectors": ["patchcore", "padim", "cfa"],
     "options": {"cfa": {"epochs": 1, "batch_size": 4}},
+    "cache_gib": 1.0,
 }
 
 

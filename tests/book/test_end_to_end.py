@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 
 from inclad import metrics
 from inclad.results import to_matrix
+from inclad.run.parameters import declared
 
 ORDERS = ("easy-to-hard", "hard-to-easy", "random")
 
@@ -116,6 +117,15 @@ def test_run_json_names_what_made_the_numbers(project):
     } <= set(info)
     assert re.fullmatch(r"[0-9a-f]{64}", info["weights"]["sha256"])
     assert info["parameters"]["image_size"] == 64
+
+
+def test_every_picture_of_a_run_is_on_its_page(project):
+    for path in sorted((project / "build/executed").glob("*.ipynb")):
+        outputs = [o for cell in nbformat.read(path, 4).cells for o in cell.get("outputs", [])]
+        drawn = sum("image/png" in output.get("data", {}) for output in outputs)
+        html = (project / f"_build/html/book/runs/{path.stem}.html").read_text()
+        article = html[html.index("<article") : html.index("</article>")]
+        assert article.count("<img ") == drawn, path.stem
 
 
 def test_nothing_current_is_run_again(project):
@@ -226,8 +236,8 @@ def test_notebooks_are_stored_clean():
         assert all(not cell.outputs and cell.execution_count is None for cell in code), path.name
         assert sum("parameters" in cell.metadata.get("tags", []) for cell in code) == 1, path.name
         assert notebook.metadata.kernelspec.name == "python3", path.name
-        for line in next(c for c in code if "parameters" in c.metadata.get("tags", [])).source.splitlines():
-            assert re.fullmatch(r"\w+: [\w\[\], ]+ = .+  # .+", line), f"{path.name}: {line}"
+        for name, parameter in declared(notebook, path.name).items():
+            assert parameter.comment, f"{path.name}: {name} has no comment"
 
 
 def test_every_params_file_belongs_to_a_notebook():

@@ -1,12 +1,14 @@
 """What holds for every learner."""
 
 import inspect
+from pathlib import Path
 
 import pytest
 import torch
 
-from inclad.continual.catalog import CONTINUAL, PROTOCOLS, check_learners, make_learner
+from inclad.continual.catalog import CONTINUAL, PROTOCOLS, check_enough, check_learners, make_learner
 from inclad.continual.learner import Naive
+from inclad.data.task import DataError, Sample, Task
 from inclad.detectors.catalog import DETECTORS
 
 OPTIONS = {"patchcore": {}, "padim": {"channels": 20}, "cfa": {"epochs": 2, "batch_size": 4}}
@@ -144,3 +146,32 @@ def test_a_stream_is_checked_before_it_starts(detectors, protocols, options, say
 
 def test_a_stream_that_is_in_order_passes():
     check_learners(["patchcore", "cfa"], ["naive", "continual"], {"cfa": {"epochs": 1}, "padim": {}})
+
+
+def test_a_name_given_twice_is_refused():
+    with pytest.raises(ValueError, match="detectors: 'padim' is named twice"):
+        check_learners(["padim", "padim"], ["naive"], {})
+    with pytest.raises(ValueError, match="protocols: 'naive' is named twice"):
+        check_learners(["padim"], ["naive", "naive"], {})
+
+
+def test_a_task_too_small_for_a_detector_is_named_before_training():
+    sample = Sample(Path("a.png"))
+    small = Task("d", "bolt", (sample,), (sample,))
+    check_enough([small], ["patchcore"])
+    with pytest.raises(DataError, match="bolt: 1 normal training images; padim needs at least 2"):
+        check_enough([small], ["patchcore", "padim"])
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("cfa", "learning_rate", -1.0),
+        ("patchcore", "sigma", 1e9),
+        ("padim", "sigma", -1.0),
+        ("cfa", "nu", 0.0),
+    ],
+)
+def test_an_option_out_of_its_range_is_refused(name, option, value):
+    with pytest.raises(ValueError, match=f"{name}: {option}: .* is (not between|negative)"):
+        check_learners([name], ["naive"], {name: {option: value}})

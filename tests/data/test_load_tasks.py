@@ -1,7 +1,7 @@
 import pytest
 
 from inclad.data import mvtec
-from inclad.data.catalog import load_tasks
+from inclad.data.catalog import choose_size, load_tasks
 from inclad.data.task import DataError
 
 
@@ -74,6 +74,20 @@ def test_a_long_name_listed_twice_is_refused(mvtec_tree):
 @pytest.mark.parametrize("limit", ["max_train", "max_test"])
 def test_a_negative_limit_is_refused(mvtec_tree, limit):
     assert f"{limit}: -1 is negative" in problems("mvtec", root=str(mvtec_tree), **{limit: -1})[0]
+
+
+def test_a_negative_seed_is_refused(mvtec_tree):
+    assert problems("mvtec", root=str(mvtec_tree), seed=-1) == ["seed: -1 is negative; give 0 or more"]
+
+
+def test_a_root_that_is_no_text_is_refused():
+    assert problems("mixed", ["mtd:blowhole"], roots={"mtd": 3}) == ["roots: mtd: expected a folder, got 3"]
+
+
+@pytest.mark.parametrize("size", [-1, 100_000])
+def test_an_absurd_image_size_is_refused(size):
+    with pytest.raises(ValueError, match=f"^image_size: {size} is "):
+        choose_size("mvtec", size)
 
 
 def test_limits_are_counts_and_keep_the_order(big_tree):

@@ -123,6 +123,9 @@ def test_a_folder_with_other_content_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(DataError, match="something else than a mini dataset"):
         mini.generate(tmp_path, **SMALL)
+    with pytest.raises(DataError, match="set dataset: mvtec") as caught:
+        mini.read(tmp_path)
+    assert "delete" not in str(caught.value)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 

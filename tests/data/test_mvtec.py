@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -102,6 +103,22 @@ def test_a_folder_link_that_leaves_the_root_is_refused(mvtec_tree, tmp_path, pic
     (mvtec_tree / "nut/test/bent").symlink_to(tmp_path / "elsewhere")
     (line,) = problems(mvtec_tree)
     assert "bent: a link that leaves" in line
+
+
+@pytest.mark.parametrize("name", ["train/good", "ground_truth/cut", "test"])
+def test_a_link_in_place_of_a_folder_of_the_layout_is_refused(mvtec_tree, tmp_path, name):
+    folder = mvtec_tree / "nut" / name
+    assert folder.is_dir()
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert any(f"{name}: a link that leaves" in line for line in problems(mvtec_tree))
+
+
+@pytest.mark.parametrize("name", ["0\n0.png", os.fsdecode(b"\xff.png")])
+def test_a_name_that_cannot_be_printed_is_refused(mvtec_tree, name):
+    (mvtec_tree / "nut/train/good/000.png").rename(mvtec_tree / "nut/train/good" / name)
+    (line,) = problems(mvtec_tree)
+    assert "which can't be printed; rename it" in line and line.isprintable()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,16 @@ def test_needs_are_checked_before_anything_runs(project):
     check_needs([lost])
 
 
+@pytest.mark.parametrize("name", ["tmp", "results", "executed"])
+def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(project, name):
+    (project.root / "build").mkdir()
+    (project.root / "build" / name).touch()
+    with pytest.raises(
+        ValueError, match=rf"^build/{name}: not a folder that can be written \(File exists\)$"
+    ):
+        execute([plan(project.root, "tiny")])
+
+
 def test_runs_that_need_each_other(project):
     first = plan(project.root, "tiny", settings=["source=build/results/b"], name="a")
     second = plan(project.root, "tiny", settings=["source=build/results/a/table.csv"], name="b")
