@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from inclad.results import to_matrix
+from inclad.results import lower_triangle, to_matrix
 
 
 def describe_r(r: pd.DataFrame, detector: str = "") -> str:
@@ -38,7 +38,7 @@ def describe_experts(experts: pd.DataFrame) -> str:
 
 def describe_seen(r: pd.DataFrame, level: str) -> str:
     """First and last value of every curve of the mean over the parts seen."""
-    rows = r[r["level"] == level]
+    rows = lower_triangle(r[r["level"] == level])
     said = []
     for (detector, protocol), stream in rows.groupby(["detector", "protocol"], sort=False):
         means = stream.groupby("step")["roc_auc"].mean()

@@ -21,7 +21,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from pandas.io.formats.style import Styler
 from PIL import Image
 
-from inclad.results import FIGURE_BYTES, png, to_matrix
+from inclad.results import FIGURE_BYTES, lower_triangle, png, to_matrix
 
 WIDTH = 7.0  # inches
 FRAME_BYTES = 120_000
@@ -292,7 +292,7 @@ def seen_average(r: pd.DataFrame, level: str) -> Figure:
     `r` has the columns of r_matrix.csv for one data set; `level` is image or pixel. Missing cells are
     left out of their mean. Raises ValueError when the level has no value.
     """
-    rows = r[r["level"] == level]
+    rows = lower_triangle(r[r["level"] == level])
     if not rows["roc_auc"].notna().any():
         raise ValueError(f"no values at {level!r} level to draw")
     _one_stream(rows, "dataset")

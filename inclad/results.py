@@ -209,6 +209,17 @@ def to_matrix(r_matrix: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
     return R, tasks
 
 
+def lower_triangle(r_matrix: pd.DataFrame) -> pd.DataFrame:
+    """The rows of r_matrix.csv of tasks seen so far; those of tasks still to come (`upper`) are left out."""
+    keys = [name for name in ("dataset", "ordering") if name in r_matrix]
+    rows = r_matrix.sort_values("step", kind="stable")
+    first = rows.drop_duplicates([*keys, "task"])
+    learned = first.groupby(keys, sort=False).cumcount() + 1 if keys else pd.Series(range(1, len(first) + 1))
+    steps = first[[*keys, "task"]].assign(learned=learned.to_numpy())
+    merged = r_matrix.merge(steps, on=[*keys, "task"], how="left")
+    return r_matrix[(merged["step"] >= merged["learned"]).to_numpy()]
+
+
 def summary(r_matrix: pd.DataFrame) -> pd.DataFrame:
     """One row a stream, detector, protocol and level: the figures of `inclad.metrics` made from its R.
 

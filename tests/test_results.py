@@ -358,3 +358,20 @@ def test_streams_of_a_report_are_checked(project):
     with pytest.raises(ValueError, match="both hold the order random"):
         results.read_streams(["build/results/one", "build/results/two"])
     assert len(results.read_streams(["build/results/one"])[0]) == 1
+
+
+def test_the_lower_triangle_leaves_out_what_is_still_to_come():
+    cells = pd.DataFrame(
+        [
+            ("d", o, step, task)
+            for o, tasks in (("x", "abc"), ("y", "cab"))
+            for step in (1, 2, 3)
+            for task in tasks
+        ],
+        columns=["dataset", "ordering", "step", "task"],
+    )
+    kept = results.lower_triangle(cells)
+    assert [tuple(row)[1:] for row in kept[kept["ordering"] == "y"].itertuples(index=False)] == [
+        ("y", 1, "c"), ("y", 2, "c"), ("y", 2, "a"), ("y", 3, "c"), ("y", 3, "a"), ("y", 3, "b"),
+    ]  # fmt: skip
+    assert results.lower_triangle(kept).equals(kept)
