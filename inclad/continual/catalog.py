@@ -7,7 +7,6 @@ from inclad.continual.cfa import ContinualCFA
 from inclad.continual.learner import Learner, Naive
 from inclad.continual.padim import ContinualPaDiM
 from inclad.continual.patchcore import ContinualPatchCore
-from inclad.data.task import DataError, Task
 from inclad.detectors.catalog import DETECTORS, check_options, look_up
 
 CONTINUAL: dict[str, type[Learner]] = {
@@ -54,13 +53,6 @@ def check_learners(detectors: Sequence[str], protocols: Sequence[str], options: 
             make_learner(name, protocol, options.get(name))
 
 
-def check_enough(tasks: Sequence[Task], detectors: Sequence[str]) -> None:
-    """Refuse tasks with fewer training images than a detector needs, before any is trained (DataError)."""
-    problems = [
-        f"{task.name}: {len(task.train)} normal training images; {name} needs at least {DETECTORS[name].least_images}"
-        for task in tasks
-        for name in detectors
-        if len(task.train) < DETECTORS[name].least_images
-    ]
-    if problems:
-        raise DataError(problems)
+def least_images(detectors: Sequence[str]) -> int:
+    """Normal images a task must have for every one of these detectors to learn it."""
+    return max(DETECTORS[name].least_images for name in detectors)

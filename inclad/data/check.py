@@ -20,12 +20,12 @@ class _Seen:
     empty_mask: bool = False
 
 
-def check_tasks(tasks: list[Task], image_size: int) -> list[str]:
+def check_tasks(tasks: list[Task], image_size: int, least_train: int = 1) -> list[str]:
     """Decode every file of `tasks` and return warnings, a line each: what makes figures missing or doubtful.
 
     Masks are looked at as the metrics see them, at `image_size` pixels a side. Raises one DataError with
     all problems: files that are missing, damaged or too large, masks of another size than their image,
-    entries listed twice, tasks without training or test images.
+    entries listed twice, tasks without test images or with fewer than `least_train` training images.
     """
     problems = [
         f"task {name!r} is listed {count} times; list it once"
@@ -41,6 +41,10 @@ def check_tasks(tasks: list[Task], image_size: int) -> list[str]:
                 lambda sample, task=task: _look(sample, task.mask_threshold, image_size), samples
             )
             found = dict(zip(samples, looks))
+            if 0 < len(task.train) < least_train:
+                problems.append(
+                    f"task {task.name!r}: {len(task.train)} training images; the detectors chosen need {least_train}"
+                )
             problems += _structure(task) + [text for sample in samples for text in found[sample].problems]
             warnings += _doubts(task, found, image_size)
             seen |= found

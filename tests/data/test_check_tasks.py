@@ -100,3 +100,10 @@ def test_a_training_image_copied_into_a_test_is_a_warning(mvtec_tree):
     (warning,) = check_tasks(mvtec.read(mvtec_tree), 16)
     assert "task 'nut': 1 test images are byte for byte training images" in warning
     assert "777.png" in warning and "task 'bolt'" in warning
+
+
+def test_fewer_training_images_than_the_detectors_need_is_an_error(mvtec_tree):
+    tasks = mvtec.read(mvtec_tree)
+    least = max(len(task.train) for task in tasks) + 1
+    with pytest.raises(DataError, match=f"training images; the detectors chosen need {least}"):
+        check_tasks(tasks, 64, least)
