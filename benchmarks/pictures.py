@@ -15,13 +15,14 @@ def mini_tasks(folder: Path, size: int, train: int, good: int, defective: int, c
     return mini.read(root, list(mini.COMPONENTS)[:count])
 
 
-def textured_task(folder: Path, size: int, train: int, test: int) -> Task:
+def textured_task(folder: Path, size: int, train: int, test: int, seed: int = 0) -> Task:
     """One task of blotchy textures; every second test image has a pale square that its mask marks."""
-    random = np.random.default_rng(0)
-    (folder / "textures").mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(seed)
+    folder = folder / f"textures-{size}-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
 
     def save(stem: str, defective: bool) -> Sample:
-        image, mask = folder / "textures" / f"{stem}.png", folder / "textures" / f"{stem}_mask.png"
+        image, mask = folder / f"{stem}.png", folder / f"{stem}_mask.png"
         coarse = Image.fromarray(random.integers(60, 180, (size // 8, size // 8, 3), dtype=np.uint8))
         pixels = np.array(coarse.resize((size, size), Image.Resampling.BILINEAR))
         truth = np.zeros((size, size), np.uint8)
