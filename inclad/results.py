@@ -38,6 +38,7 @@ MADE_BY = {
     "summary": ("stream", [*_STREAM, "level", "roc_auc_cl", "bwt", "final_avg", "cells"]),
     "costs": ("stream", [*_STREAM, "step", "train_s", "score_s", "kept_bytes"]),
 }
+FIGURES = ("roc_auc_cl", "bwt", "bwt_stepwise", "bwt_final", "final_avg")  # made from one R
 FIGURE_BYTES = 200_000
 
 _open_folders: set[Path] = set()  # temporary folders of this process
@@ -241,8 +242,7 @@ def summary(r_matrix: pd.DataFrame) -> pd.DataFrame:
                 "cells": metrics.valid_cells(R),
             }
         )
-    figures = ["roc_auc_cl", "bwt", "bwt_stepwise", "bwt_final", "final_avg", "cells"]
-    return pd.DataFrame(rows, columns=keys + figures)
+    return pd.DataFrame(rows, columns=[*keys, *FIGURES, "cells"])
 
 
 def mean_over_detectors(summary: pd.DataFrame) -> pd.DataFrame:
@@ -256,7 +256,7 @@ def mean_over_detectors(summary: pd.DataFrame) -> pd.DataFrame:
         complete = group["cells"] == group["cells"].max()
         valid = complete & group["roc_auc_cl"].notna()
         row = dict(zip(["dataset", "ordering", "level", "protocol"], key))
-        for figure in ("roc_auc_cl", "bwt", "bwt_stepwise", "bwt_final", "final_avg"):
+        for figure in FIGURES:
             whole = valid.all()
             row[figure] = group[figure].mean() if whole else np.nan
             row[f"{figure}_std"] = group[figure].std() if whole else np.nan
@@ -267,7 +267,7 @@ def mean_over_detectors(summary: pd.DataFrame) -> pd.DataFrame:
 def with_spread(means: pd.DataFrame) -> pd.DataFrame:
     """The table of `mean_over_detectors` to be read: "mean ± standard deviation" in one column a figure."""
     shown = means[["ordering", "level", "protocol"]].copy()
-    for figure in ("roc_auc_cl", "bwt", "bwt_stepwise", "bwt_final", "final_avg"):
+    for figure in FIGURES:
         pairs = zip(means[figure], means[f"{figure}_std"])
         shown[figure] = [f"{mean:.3f} ± {std:.3f}" if math.isfinite(mean) else "–" for mean, std in pairs]
     return shown.assign(n=means["n"])

@@ -7,9 +7,10 @@ that one map a task gives the same banks and no image is needed.
 
 from torch import Tensor
 
-from inclad.continual.learner import Learner, best_memory, maps_and_scores
+from inclad.continual.learner import Learner, best_memory
 from inclad.continual.replay import ReplayBuffer
 from inclad.detectors.cfa import CFA, features, mean_features
+from inclad.detectors.detector import maps_and_scores
 from inclad.features import Batch, Images
 
 

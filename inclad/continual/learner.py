@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from inclad.cache import content_key, source_digest
-from inclad.detectors.detector import Detector, image_scores
+from inclad.detectors.detector import Detector
 from inclad.features import Batch, Images
-from inclad.maps import position_maps
 
 
 class Learner(ABC):
@@ -95,9 +94,3 @@ def best_memory(distances: list[Tensor], scores: list[Tensor]) -> Tensor:
     """
     choice = torch.stack(scores).argmin(0)
     return torch.stack(distances)[choice, torch.arange(len(choice), device=choice.device)]
-
-
-def maps_and_scores(distances: Tensor, size: int, sigma: float) -> tuple[Tensor, Tensor]:
-    """Distances (B, P) of positions -> anomaly maps (B, size, size) and their maxima (B,)."""
-    maps = position_maps(distances, size, sigma)
-    return maps, image_scores(maps)

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from inclad.continual.learner import Learner, fit_once, maps_and_scores
+from inclad.continual.learner import Learner, fit_once
 from inclad.data.task import Sample
+from inclad.detectors.detector import maps_and_scores
 from inclad.detectors.padim import PaDiM, embed, mahalanobis
 from inclad.features import Batch, Images
 

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from inclad.continual.learner import Learner, best_memory, fit_once, maps_and_scores
+from inclad.continual.learner import Learner, best_memory, fit_once
+from inclad.detectors.detector import maps_and_scores
 from inclad.detectors.patchcore import PatchCore, embed, patch_distances
 from inclad.features import Batch, Images
 from inclad.neighbors import nearest, weighted_farthest_first

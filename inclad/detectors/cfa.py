@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector, image_scores
+from inclad.detectors.detector import Detector, maps_and_scores
 from inclad.features import Batch, Images
-from inclad.maps import position_maps
 from inclad.neighbors import nearest_k
 
 
@@ -67,8 +66,7 @@ class CFA(Detector):
         self.train(images, self.bank)
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        maps = position_maps(self.distances(features(batch), self.bank), batch.size, self.sigma)
-        return maps, image_scores(maps)
+        return maps_and_scores(self.distances(features(batch), self.bank), batch.size, self.sigma)
 
     def start(self, centre: Tensor) -> None:
         """Make the descriptor, once: a 1 x 1 convolution over channels and the two coordinates."""

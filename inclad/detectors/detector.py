@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from inclad.features import Batch, Images
+from inclad.maps import position_maps
 
 
 class Detector(ABC):
@@ -45,6 +46,12 @@ class Detector(ABC):
     def kept_bytes(self) -> int:
         """Bytes of what is kept for scoring."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.state().values())
+
+
+def maps_and_scores(distances: Tensor, size: int, sigma: float) -> tuple[Tensor, Tensor]:
+    """Distances (B, P) of positions -> anomaly maps (B, size, size) and their maxima (B,)."""
+    maps = position_maps(distances, size, sigma)
+    return maps, image_scores(maps)
 
 
 def image_scores(maps: Tensor) -> Tensor:

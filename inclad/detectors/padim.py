@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector, image_scores
+from inclad.detectors.detector import Detector, maps_and_scores
 from inclad.features import Batch, Images
-from inclad.maps import position_maps
 
 
 class PaDiM(Detector):
@@ -51,8 +50,7 @@ class PaDiM(Detector):
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
         distances = mahalanobis(embed(batch, self.channels, self.channel_seed), self.mean, self.whitening)
-        maps = position_maps(distances, batch.size, self.sigma)
-        return maps, image_scores(maps)
+        return maps_and_scores(distances, batch.size, self.sigma)
 
     def state(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "whitening": self.whitening}

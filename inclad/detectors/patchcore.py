@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector, image_scores
+from inclad.detectors.detector import Detector, maps_and_scores
 from inclad.features import Batch, Images
-from inclad.maps import position_maps
 from inclad.neighbors import farthest_first, nearest
 
 
@@ -51,8 +50,7 @@ class PatchCore(Detector):
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
         distances = patch_distances(embed(batch), self.bank)
-        maps = position_maps(distances, batch.size, self.sigma)
-        return maps, image_scores(maps)
+        return maps_and_scores(distances, batch.size, self.sigma)
 
     def coreset(self, patches: Tensor) -> Tensor:
         """The rows (M, D) of `patches` (N, D) that stand for all of them, M = max(1, ratio x N)."""

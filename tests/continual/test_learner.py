@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from inclad.cache import SOURCES
-from inclad.continual.learner import Naive, best_memory, fit_once, maps_and_scores
+from inclad.continual.learner import Naive, best_memory, fit_once
 from inclad.detectors.catalog import DETECTORS
+from inclad.detectors.detector import maps_and_scores
 from inclad.detectors.patchcore import PatchCore
 from inclad.maps import to_image_size
 

@@ -2,8 +2,9 @@ import pytest
 import torch
 
 import inclad.continual.padim
-from inclad.continual.learner import best_memory, maps_and_scores
+from inclad.continual.learner import best_memory
 from inclad.continual.padim import ContinualPaDiM
+from inclad.detectors.detector import maps_and_scores
 from inclad.detectors.padim import PaDiM, embed, mahalanobis
 from inclad.evaluate import evaluate
 from inclad.stream import run_stream
