@@ -24,7 +24,10 @@ def run_experts(
         for name in detectors:
             # The naive learner after one task is the detector itself.
             expert = make_learner(name, "naive", (options or {}).get(name), seed)
-            expert.learn(extractor.images(task.train))
+            try:
+                expert.learn(extractor.images(task.train))
+            except FloatingPointError as error:
+                raise FloatingPointError(f"task {task.name!r}: {error}") from error
             yield task, name, evaluate(expert.score, task, extractor, expert.key)
 
 

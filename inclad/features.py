@@ -1,5 +1,6 @@
 """Frozen features of images, computed once: samples in, batches of pixels and feature maps out."""
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -89,6 +90,8 @@ class Extractor:
             "device": device_name(self.device),
             "code": source_digest("backbones", "features", "data.images"),
         }
+        # Pixels (size, size, 3) uint8 of samples that are to be read from here, not from their files.
+        self.copies: dict[Sample, Tensor] = {}
         self._limit = int(memory_gib * 2**30)
         self._held = 0
         self._kept: OrderedDict[Sample, tuple[Tensor, ...]] = OrderedDict()
@@ -107,7 +110,7 @@ class Extractor:
         """Content key of the features of samples, in their order; "" without a cache."""
         if not self.cache:
             return ""
-        return content_key(images=[file_digest(sample.image) for sample in samples], **self._made_by)
+        return content_key(images=[self._digest(sample) for sample in samples], **self._made_by)
 
     def images(self, samples: Sequence[Sample], batch_size: int = 32) -> Images:
         """The samples as batches for a detector."""
@@ -115,7 +118,7 @@ class Extractor:
 
     def pixels(self, samples: Sequence[Sample]) -> Tensor:
         """(B, 3, size, size) float32 in [0, 1], on the backbone's device."""
-        pixels = torch.stack([self._decoded(sample) for sample in samples])
+        pixels = torch.stack([self.decoded(sample) for sample in samples])
         return pixels.to(self.device).permute(0, 3, 1, 2).float() / 255
 
     def features(self, samples: Sequence[Sample], stages: Sequence[int]) -> list[Tensor]:
@@ -141,7 +144,12 @@ class Extractor:
         return [f"stage{stage}" for stage in self.backbone.stages]
 
     def _key(self, sample: Sample) -> str:
-        return content_key(image=file_digest(sample.image), **self._made_by)
+        return content_key(image=self._digest(sample), **self._made_by)
+
+    def _digest(self, sample: Sample) -> str:
+        if sample in self.copies and not sample.image.is_file():
+            return hashlib.sha256(self.copies[sample].numpy().tobytes()).hexdigest()
+        return file_digest(sample.image)
 
     def _from_disk(self, samples: Sequence[Sample]) -> dict[Sample, tuple[Tensor, ...]]:
         found = {}
@@ -150,8 +158,10 @@ class Extractor:
                 found[sample] = tuple(entry[name].to(self.device) for name in self._names)
         return found
 
-    def _decoded(self, sample: Sample) -> Tensor:
+    def decoded(self, sample: Sample) -> Tensor:
         """(size, size, 3) uint8, resized: decoding a large file costs more than all that follows."""
+        if sample in self.copies:
+            return self.copies[sample]
         if not self.cache:
             return torch.from_numpy(read_image(sample.image, self.image_size))
         code = source_digest("data.images")

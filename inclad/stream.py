@@ -47,7 +47,10 @@ def run_stream(
     """
     for count, task in enumerate(tasks, start=1):
         started = time.perf_counter()
-        learner.learn(extractor.images(task.train))
+        try:
+            learner.learn(extractor.images(task.train))
+        except FloatingPointError as error:
+            raise FloatingPointError(f"task {task.name!r}: {error}") from error
         learned = time.perf_counter()
         scored_tasks = tasks if upper else tasks[:count]
         evaluations = [evaluate(learner.score, each, extractor, learner.key) for each in scored_tasks]

@@ -1,13 +1,12 @@
 """Learners by detector and protocol."""
 
-import inspect
 from collections.abc import Sequence
 
 from inclad.continual.cfa import ContinualCFA
 from inclad.continual.learner import Learner, Naive
 from inclad.continual.padim import ContinualPaDiM
 from inclad.continual.patchcore import ContinualPatchCore
-from inclad.detectors.catalog import DETECTORS, check_options, look_up
+from inclad.detectors.catalog import DETECTORS, check_options, known_options, look_up
 
 CONTINUAL: dict[str, type[Learner]] = {
     "patchcore": ContinualPatchCore,
@@ -20,23 +19,29 @@ PROTOCOLS = ("naive", "continual")
 def make_learner(name: str, protocol: str, options: dict | None = None, seed: int = 0) -> Learner:
     """A fresh learner of a stream; `seed` is its seed where it has one and `options` name no other.
 
-    Options of the continual form that the naive one does not have (a history or buffer ratio) are left out
-    there. ValueError names an unknown detector, protocol or option.
+    Options of the continual form (a history or buffer ratio) are left out of the naive one. ValueError names
+    an unknown detector, protocol or option.
     """
     detector, continual = look_up(name, DETECTORS), look_up(name, CONTINUAL)
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r} (known: {', '.join(PROTOCOLS)})")
-    options = check_options(name, continual, options or {})
-    cls = continual if protocol == "continual" else detector
-    known = inspect.signature(cls).parameters
-    learner = cls(**{key: value for key, value in ({"seed": seed} | options).items() if key in known})
-    return learner if protocol == "continual" else Naive(learner)
+    check_options(name, known_options(detector, continual), options or {})
+
+    def own(cls: type) -> dict:
+        known = known_options(cls)
+        return {key: value for key, value in ({"seed": seed} | (options or {})).items() if key in known}
+
+    single = detector(**own(detector))
+    return continual(single, **own(continual)) if protocol == "continual" else Naive(single)
 
 
-def check_learners(detectors: Sequence[str], protocols: Sequence[str], options: dict[str, dict]) -> None:
+def check_learners(
+    detectors: Sequence[str], protocols: Sequence[str], options: dict[str, dict], image_size: int = 0
+) -> None:
     """Refuse unknown detectors, protocols and options before anything is read or trained.
 
-    ValueError names the first that is unknown or named twice, or that no detector is asked for.
+    ValueError names the first that is unknown or named twice, that no detector is asked for, or that
+    `image_size` (0: not looked at) is too small for one.
     """
     for kind, names in (("detectors", detectors), ("protocols", protocols)):
         twice = [name for name in names if list(names).count(name) > 1]
@@ -51,6 +56,9 @@ def check_learners(detectors: Sequence[str], protocols: Sequence[str], options: 
     for name in detectors:
         for protocol in protocols:
             make_learner(name, protocol, options.get(name))
+        least = DETECTORS[name].least_size
+        if 0 < image_size < least:
+            raise ValueError(f"image_size: {image_size} is too small for {name}; use at least {least}")
 
 
 def least_images(detectors: Sequence[str]) -> int:

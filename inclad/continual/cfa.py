@@ -7,11 +7,11 @@ that one map a task gives the same banks and no image is needed.
 
 from torch import Tensor
 
-from inclad.continual.learner import Learner, best_memory
+from inclad.continual.learner import Learner, best_memory, numbered
 from inclad.continual.replay import ReplayBuffer
 from inclad.detectors.cfa import CFA, features, mean_features
 from inclad.detectors.detector import maps_and_scores
-from inclad.features import Batch, Images
+from inclad.features import Batch, Extractor, Images
 
 
 class ContinualCFA(Learner):
@@ -24,44 +24,27 @@ class ContinualCFA(Learner):
 
     def __init__(
         self,
+        detector: CFA,
         *,
-        epochs: int = 50,
-        batch_size: int = 32,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 5e-4,
-        neighbors: int = 3,
-        repulsion_neighbors: int = 3,
-        alpha: float = 0.1,
-        nu: float = 1e-3,
-        sigma: float = 4.0,
-        seed: int = 0,
         buffer_ratio: float = 0.2,
+        buffer_capacity: int = 0,
+        buffer_selection: str = "random",
+        seed: int = 0,
     ):
-        self.detector = CFA(
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            neighbors=neighbors,
-            repulsion_neighbors=repulsion_neighbors,
-            alpha=alpha,
-            nu=nu,
-            sigma=sigma,
-            seed=seed,
-        )
-        self.buffer = ReplayBuffer(buffer_ratio, seed)
+        self.detector = detector
+        self.buffer = ReplayBuffer(buffer_ratio, seed, buffer_capacity, buffer_selection)
         self.centres: list[Tensor] = []
         self.banks: list[Tensor] = []
 
     def learn(self, images: Images) -> None:
-        replayed = images.of([*images.samples, *self.buffer.samples()])
+        replayed = self.buffer.with_replay(images)
         centre = mean_features(replayed)
         self.detector.start(centre)
         # The training bank is that of the descriptor before its update, over current and replayed images.
         self.detector.train(replayed, self.detector.describe(centre))
         self.centres.append(mean_features(images))
         self.banks = [self.detector.describe(centre) for centre in self.centres]
-        self.buffer.add(images.samples)
+        self.buffer.take(images)
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
         values = features(batch)
@@ -73,4 +56,10 @@ class ContinualCFA(Learner):
     def state(self) -> dict[str, Tensor]:
         descriptor = {key: value for key, value in self.detector.state().items() if key != "bank"}
         centres = {f"centre.{task}": centre for task, centre in enumerate(self.centres)}
-        return descriptor | centres | {f"bank.{task}": bank for task, bank in enumerate(self.banks)}
+        banks = {f"bank.{task}": bank for task, bank in enumerate(self.banks)}
+        return descriptor | centres | banks | self.buffer.state()
+
+    def load(self, state: dict[str, Tensor], extractor: Extractor) -> None:
+        learned = self.buffer.load(state)
+        self.centres, self.banks = numbered(learned, "centre"), numbered(learned, "bank")
+        self.detector.load(learned | {"bank": self.banks[-1]}, extractor)

@@ -1,13 +1,17 @@
 """What every learner is: tasks in, one after another; anomaly maps and image scores out."""
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from inclad.cache import content_key, source_digest
 from inclad.detectors.detector import Detector
-from inclad.features import Batch, Images
+from inclad.features import Batch, Extractor, Images
+from inclad.files import write_atomic
 
 
 class Learner(ABC):
@@ -32,6 +36,10 @@ class Learner(ABC):
     def state(self) -> dict[str, Tensor]:
         """All that is kept, as named tensors."""
 
+    @abstractmethod
+    def load(self, state: dict[str, Tensor], extractor: Extractor) -> None:
+        """Take over a state that `state` gave, learned with the same backbone and image size."""
+
     def kept_bytes(self) -> int:
         """Bytes of all that is kept from one task to the next."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.state().values())
@@ -52,6 +60,9 @@ class Naive(Learner):
 
     def state(self) -> dict[str, Tensor]:
         return self.detector.state()
+
+    def load(self, state: dict[str, Tensor], extractor: Extractor) -> None:
+        self.detector.load(state, extractor)
 
     def kept_bytes(self) -> int:
         return self.detector.kept_bytes()
@@ -83,8 +94,30 @@ def fit_once(detector: Detector, images: Images) -> str:
         cache.put(key, detector.state())
     else:
         device = images.extractor.device
-        detector.load({part: tensor.to(device) for part, tensor in state.items()})
+        detector.load({part: tensor.to(device) for part, tensor in state.items()}, images.extractor)
     return key
+
+
+def save_learner(learner: Learner, path: Path) -> None:
+    """Write all that is kept to a safetensors file, whole or not at all."""
+    write_atomic(path, save({name: tensor.contiguous().cpu() for name, tensor in learner.state().items()}))
+
+
+def load_learner(learner: Learner, path: Path, extractor: Extractor) -> None:
+    """Give a fresh learner of the same detector and options what `save_learner` wrote.
+
+    ValueError names the file when it is no such file, or another learner's.
+    """
+    try:
+        state = {name: tensor.to(extractor.device) for name, tensor in load_file(path).items()}
+        learner.load(state, extractor)
+    except (SafetensorError, KeyError, RuntimeError, IndexError) as error:
+        raise ValueError(f"{path}: not the state of this learner ({error})") from error
+
+
+def numbered(state: dict[str, Tensor], name: str) -> list[Tensor]:
+    """The tensors name.0, name.1, ... of a state, in order."""
+    return [state[f"{name}.{i}"] for i in range(sum(key.startswith(f"{name}.") for key in state))]
 
 
 def best_memory(distances: list[Tensor], scores: list[Tensor]) -> Tensor:

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from inclad.continual.learner import Learner, fit_once
+from inclad.continual.learner import Learner, fit_once, numbered
 from inclad.data.task import Sample
 from inclad.detectors.detector import maps_and_scores
 from inclad.detectors.padim import PaDiM, embed, mahalanobis
-from inclad.features import Batch, Images
+from inclad.features import Batch, Extractor, Images
 
 
 class ContinualPaDiM(Learner):
@@ -19,17 +19,8 @@ class ContinualPaDiM(Learner):
 
     stages = PaDiM.stages
 
-    def __init__(
-        self,
-        *,
-        channels: int = 100,
-        regularization: float = 0.01,
-        sigma: float = 4.0,
-        channel_seed: int = 1024,
-    ):
-        self.detector = PaDiM(
-            channels=channels, regularization=regularization, sigma=sigma, channel_seed=channel_seed
-        )
+    def __init__(self, detector: PaDiM):
+        self.detector = detector
         self.gaussians: list[tuple[Tensor, Tensor]] = []
         self._best: dict[tuple[Sample, ...], tuple[int, Tensor, Tensor]] = {}
 
@@ -58,3 +49,7 @@ class ContinualPaDiM(Learner):
     def state(self) -> dict[str, Tensor]:
         means = {f"mean.{task}": mean for task, (mean, _) in enumerate(self.gaussians)}
         return means | {f"whitening.{task}": matrix for task, (_, matrix) in enumerate(self.gaussians)}
+
+    def load(self, state: dict[str, Tensor], extractor: Extractor) -> None:
+        self.gaussians = list(zip(numbered(state, "mean"), numbered(state, "whitening")))
+        self._best = {}

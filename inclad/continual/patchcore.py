@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from inclad.continual.learner import Learner, best_memory, fit_once
+from inclad.continual.learner import Learner, best_memory, fit_once, numbered
 from inclad.detectors.detector import maps_and_scores
 from inclad.detectors.patchcore import PatchCore, embed, patch_distances
-from inclad.features import Batch, Images
+from inclad.features import Batch, Extractor, Images
 from inclad.neighbors import nearest, weighted_farthest_first
 
 
@@ -20,21 +20,10 @@ class ContinualPatchCore(Learner):
 
     stages = PatchCore.stages
 
-    def __init__(
-        self,
-        *,
-        coreset_ratio: float = 0.1,
-        history_ratio: float = 0.25,
-        projection: int = 128,
-        starts: int = 10,
-        sigma: float = 4.0,
-        seed: int = 0,
-    ):
+    def __init__(self, detector: PatchCore, *, history_ratio: float = 0.25):
         if history_ratio < 0:
             raise ValueError(f"patchcore: history_ratio: {history_ratio} is negative")
-        self.detector = PatchCore(
-            coreset_ratio=coreset_ratio, projection=projection, starts=starts, sigma=sigma, seed=seed
-        )
+        self.detector = detector
         self.history_ratio = history_ratio
         self.banks: list[Tensor] = []
 
@@ -54,6 +43,9 @@ class ContinualPatchCore(Learner):
 
     def state(self) -> dict[str, Tensor]:
         return {f"bank.{task}": bank for task, bank in enumerate(self.banks)}
+
+    def load(self, state: dict[str, Tensor], extractor: Extractor) -> None:
+        self.banks = numbered(state, "bank")
 
 
 def thin(bank: Tensor, newest: Tensor, count: int) -> Tensor:

@@ -28,9 +28,18 @@ def look_up(name: str, catalog: dict[str, type]) -> type:
     return catalog[name]
 
 
-def check_options(name: str, cls: type, options: dict) -> dict:
-    """The options, checked against the constructor's names and types, and the ranges above."""
-    known = inspect.signature(cls).parameters
+def known_options(*classes: type) -> dict[str, inspect.Parameter]:
+    """The keyword options that the constructors of a detector and its continual form take, by name."""
+    return {
+        name: option
+        for cls in classes
+        for name, option in inspect.signature(cls).parameters.items()
+        if option.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def check_options(name: str, known: dict[str, inspect.Parameter], options: dict) -> dict:
+    """The options, checked against the names and types that are known, and the ranges above."""
     for key, value in options.items():
         if key not in known:
             raise ValueError(f"{name}: unknown option {key!r} (known: {', '.join(known)})")
@@ -39,6 +48,8 @@ def check_options(name: str, cls: type, options: dict) -> dict:
             raise ValueError(
                 f"{name}: {key}: expected {wanted.__name__}, got {type(value).__name__} {value!r}"
             )
+        if wanted is str:
+            continue
         low, high = RANGES.get(key, (0, math.inf))
         if value < 0:
             raise ValueError(f"{name}: {key}: {value} is negative")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inclad.detectors.detector import Detector, maps_and_scores
-from inclad.features import Batch, Images
+from inclad.features import Batch, Extractor, Images
 from inclad.neighbors import nearest_k
 
 
@@ -126,7 +126,7 @@ class CFA(Detector):
         learned = {f"descriptor.{key}": value for key, value in self.descriptor.state_dict().items()}
         return learned | {"bank": self.bank}
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: dict[str, Tensor], extractor: Extractor) -> None:
         self.bank = state["bank"]
         weight = state["descriptor.weight"]
         self.descriptor = nn.Linear(weight.shape[1], weight.shape[0]).to(weight.device)

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from inclad.features import Batch, Images
+from inclad.features import Batch, Extractor, Images
 from inclad.maps import position_maps
 
 
@@ -18,6 +18,7 @@ class Detector(ABC):
     # True where `fit` starts from nothing, so that what is learned depends on the images alone.
     memoryless: bool = False
     least_images: int = 1  # normal images without which a task can't be learned
+    least_size: int = 1  # pixels a side below which the method has nothing left to look at
 
     @abstractmethod
     def fit(self, images: Images) -> None:
@@ -36,8 +37,8 @@ class Detector(ABC):
         """All that was learned, as named tensors; `load` of it gives the same scores."""
 
     @abstractmethod
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Take over a state that `state` gave."""
+    def load(self, state: dict[str, Tensor], extractor: Extractor) -> None:
+        """Take over a state that `state` gave, learned with the same backbone and image size."""
 
     def options(self) -> dict[str, int | float | str]:
         """The hyperparameters."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from inclad.detectors.detector import Detector, maps_and_scores
-from inclad.features import Batch, Images
+from inclad.features import Batch, Extractor, Images
 
 
 class PaDiM(Detector):
@@ -55,7 +55,7 @@ class PaDiM(Detector):
     def state(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "whitening": self.whitening}
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: dict[str, Tensor], extractor: Extractor) -> None:
         self.mean, self.whitening = state["mean"], state["whitening"]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from inclad.detectors.detector import Detector, maps_and_scores
-from inclad.features import Batch, Images
+from inclad.features import Batch, Extractor, Images
 from inclad.neighbors import farthest_first, nearest
 
 
@@ -66,7 +66,7 @@ class PatchCore(Detector):
     def state(self) -> dict[str, Tensor]:
         return {"bank": self.bank}
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: dict[str, Tensor], extractor: Extractor) -> None:
         self.bank = state["bank"]
 
 

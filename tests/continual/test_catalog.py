@@ -1,12 +1,11 @@
 """What holds for every learner."""
 
-import inspect
-
 import pytest
 import torch
+from safetensors.torch import save
 
-from inclad.continual.catalog import CONTINUAL, PROTOCOLS, check_learners, least_images, make_learner
-from inclad.continual.learner import Naive
+from inclad.continual.catalog import PROTOCOLS, check_learners, least_images, make_learner
+from inclad.continual.learner import Naive, load_learner, save_learner
 from inclad.detectors.catalog import DETECTORS
 
 OPTIONS = {"patchcore": {}, "padim": {"channels": 20}, "cfa": {"epochs": 2, "batch_size": 4}}
@@ -87,10 +86,36 @@ def test_scoring_changes_nothing(name, protocol, extractor, tasks):
 
 
 @each
-def test_the_continual_form_has_all_options_of_the_detector_with_the_same_defaults(name):
-    own, continual = (inspect.signature(cls).parameters for cls in (DETECTORS[name], CONTINUAL[name]))
-    assert own.items() <= continual.items()
-    assert CONTINUAL[name].stages == DETECTORS[name].stages
+def test_the_continual_form_reads_the_stages_of_its_detector(name):
+    assert make_learner(name, "continual").stages == DETECTORS[name].stages
+
+
+@each
+@both
+def test_a_saved_learner_scores_the_same_and_goes_on_learning(
+    name, protocol, make_extractor, tasks, tmp_path
+):
+    extractor = make_extractor()
+    learner = learned(name, protocol, extractor, tasks[:2])
+    save_learner(learner, tmp_path / "learner.safetensors")
+    other = make_learner(name, protocol, OPTIONS[name])
+    other_extractor = make_extractor()
+    load_learner(other, tmp_path / "learner.safetensors", other_extractor)
+    (batch,) = extractor.images(tasks[0].test)
+    for a, b in zip(learner.score(batch), other.score(batch)):
+        assert torch.equal(a, b)
+    assert other.kept_bytes() == learner.kept_bytes() > 0
+    other.learn(other_extractor.images(tasks[2].train))
+    assert other.kept_bytes() >= learner.kept_bytes() * 0.5
+
+
+@each
+def test_the_state_of_another_learner_is_refused(name, extractor, tasks, tmp_path):
+    path = tmp_path / "learner.safetensors"
+    for content in (b"not tensors", save({"strange": torch.zeros(2)})):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"{path}: not the state of this learner"):
+            load_learner(make_learner(name, "naive", OPTIONS[name]), path, extractor)
 
 
 @each
@@ -151,6 +176,13 @@ def test_a_name_given_twice_is_refused():
         check_learners(["padim", "padim"], ["naive"], {})
     with pytest.raises(ValueError, match="protocols: 'naive' is named twice"):
         check_learners(["padim"], ["naive", "naive"], {})
+
+
+def test_an_image_size_too_small_is_refused(monkeypatch):
+    monkeypatch.setattr(DETECTORS["padim"], "least_size", 32)
+    check_learners(["padim"], ["naive"], {}, 32)
+    with pytest.raises(ValueError, match="image_size: 31 is too small for padim; use at least 32"):
+        check_learners(["padim"], ["naive"], {}, 31)
 
 
 def test_how_many_images_a_task_must_have():

@@ -18,7 +18,7 @@ def experts(extractor, tasks) -> list[PaDiM]:
 
 
 def learned(extractor, tasks) -> ContinualPaDiM:
-    learner = ContinualPaDiM(channels=20)
+    learner = ContinualPaDiM(PaDiM(channels=20))
     for task in tasks:
         learner.learn(extractor.images(task.train))
     return learner
@@ -47,7 +47,7 @@ def test_the_lowest_image_score_wins_with_its_map(extractor, tasks):
 
 
 def test_scores_never_rise_as_tasks_are_added(extractor, tasks):
-    learner = ContinualPaDiM(channels=20)
+    learner = ContinualPaDiM(PaDiM(channels=20))
     (batch,) = extractor.images(tasks[1].test)
     last = torch.full((8,), torch.inf)
     for task in tasks:
@@ -87,12 +87,12 @@ def test_a_batch_and_a_gaussian_meet_once(extractor, make_task, monkeypatch, cou
         return mahalanobis(embeddings, mean, whitening)
 
     monkeypatch.setattr(inclad.continual.padim, "mahalanobis", counted)
-    list(run_stream(tasks, ContinualPaDiM(channels=20), extractor))
+    list(run_stream(tasks, ContinualPaDiM(PaDiM(channels=20)), extractor))
     assert len(met) == len(set(met)) == count**2
 
 
 def test_every_step_equals_trying_all_gaussians_again(extractor, tasks):
-    learner = ContinualPaDiM(channels=20)
+    learner = ContinualPaDiM(PaDiM(channels=20))
     for step, task in enumerate(tasks):
         learner.learn(extractor.images(task.train))
         for seen in [*tasks[: step + 1], tasks[2]]:
@@ -110,7 +110,7 @@ def test_ties_go_to_the_earliest_gaussian(extractor, tasks, monkeypatch, first, 
     assert torch.equal(score_one, score_two) and not torch.equal(one, two)
     monkeypatch.setattr(inclad.continual.padim, "mahalanobis", lambda _, mean, __: distances[mean])
     (batch,) = extractor.images(tasks[0].test)
-    learner = ContinualPaDiM(channels=20)
+    learner = ContinualPaDiM(PaDiM(channels=20))
     for gaussian in (first, 1 - first):
         learner.gaussians.append((gaussian, None))
         if not at_once:
@@ -119,7 +119,7 @@ def test_ties_go_to_the_earliest_gaussian(extractor, tasks, monkeypatch, first, 
 
 
 def test_the_composition_of_batches_changes_no_score(extractor, tasks):
-    learner = ContinualPaDiM(channels=20)
+    learner = ContinualPaDiM(PaDiM(channels=20))
     for task in tasks:
         learner.learn(extractor.images(task.train))
         learner.score(next(iter(extractor.images(tasks[0].test))))
@@ -132,7 +132,7 @@ def test_the_composition_of_batches_changes_no_score(extractor, tasks):
 
 
 def test_what_is_remembered_is_a_coarse_map_an_image(extractor, tasks):
-    learner = ContinualPaDiM(channels=20)
+    learner = ContinualPaDiM(PaDiM(channels=20))
     list(run_stream(tasks, learner, extractor))
     remembered = [part for _, *parts in learner._best.values() for part in parts]
     assert sum(part.untyped_storage().nbytes() for part in remembered) == 3 * 8 * (16 * 16 + 1) * 4

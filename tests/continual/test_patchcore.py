@@ -7,13 +7,13 @@ from scipy.spatial.distance import cdist
 
 from inclad.continual.catalog import make_learner
 from inclad.continual.patchcore import ContinualPatchCore, thin
-from inclad.detectors.patchcore import embed, patch_distances
+from inclad.detectors.patchcore import PatchCore, embed, patch_distances
 from inclad.maps import position_maps
 
 
 def learn(extractor, tasks, **options) -> tuple[ContinualPatchCore, list[list[torch.Tensor]]]:
     """The learner after all tasks, and its banks after each."""
-    learner, history = ContinualPatchCore(**options), []
+    learner, history = make_learner("patchcore", "continual", options), []
     for task in tasks:
         learner.learn(extractor.images(task.train))
         history.append(list(learner.banks))
@@ -120,11 +120,11 @@ def test_the_mean_decides_not_the_maximum(extractor, tasks):
     distances = [patch_distances(patches, bank)[0] for bank in (near, known)]
     assert distances[1].mean() < distances[0].mean()
     assert distances[1].max() > distances[0].max()
-    learner = ContinualPatchCore()
+    learner = ContinualPatchCore(PatchCore())
     learner.banks = [near, known]
     assert torch.equal(learner.score(batch)[0], position_maps(distances[1][None], 64, 4.0))
 
 
 def test_a_negative_history_is_refused():
     with pytest.raises(ValueError, match=r"^patchcore: history_ratio: -0\.1 is negative"):
-        ContinualPatchCore(history_ratio=-0.1)
+        ContinualPatchCore(PatchCore(), history_ratio=-0.1)

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from inclad.data.task import Sample
-from inclad.detectors.catalog import DETECTORS, check_options, look_up
+from inclad.detectors.catalog import DETECTORS, check_options, known_options, look_up
 
 OPTIONS = {"patchcore": {}, "padim": {"channels": 20}, "cfa": {"epochs": 2, "batch_size": 4}}
 
@@ -57,7 +57,7 @@ def test_the_state_gives_the_same_scores(name, extractor, tasks, tmp_path):
     detector = fit(name, extractor, tasks[0])
     torch.save(detector.state(), tmp_path / "state.pth")
     other = DETECTORS[name](**OPTIONS[name])
-    other.load(torch.load(tmp_path / "state.pth", weights_only=True))
+    other.load(torch.load(tmp_path / "state.pth", weights_only=True), extractor)
     (batch,) = extractor.images(tasks[0].test)
     for a, b in zip(detector.score(batch), other.score(batch)):
         assert torch.equal(a, b)
@@ -131,8 +131,11 @@ def test_an_unknown_detector_is_refused_with_the_known_ones():
 )
 def test_options_are_checked(options, says):
     with pytest.raises(ValueError, match=says):
-        check_options("cfa", DETECTORS["cfa"], options)
+        check_options("cfa", known_options(DETECTORS["cfa"]), options)
 
 
 def test_whole_numbers_are_floats_too():
-    assert check_options("cfa", DETECTORS["cfa"], {"sigma": 4, "epochs": 3}) == {"sigma": 4, "epochs": 3}
+    assert check_options("cfa", known_options(DETECTORS["cfa"]), {"sigma": 4, "epochs": 3}) == {
+        "sigma": 4,
+        "epochs": 3,
+    }
