@@ -276,7 +276,7 @@ class WholeSet(Row):
     name, target = "the whole set", 8
 
     def prepare(self) -> None:
-        self.image_size, train, test, count = (64, 6, 3, 3) if self.quick else (128, 12, 4, 6)
+        self.image_size, train, test, count = (64, 6, 3, 3) if self.quick else (128, 24, 8, 6)
         tasks = mini_tasks(self.folder, self.image_size, train, test, test, count)
         if self.quick:
             tasks = [with_tie(task) for task in tasks]
@@ -315,7 +315,7 @@ class WholeSet(Row):
         return found
 
     def about(self) -> str:
-        size = "3 tasks of 6 + 7 images, 64 px" if self.quick else "six tasks of 12 + 8 images, 128 px"
+        size = "3 tasks of 6 + 7 images, 64 px" if self.quick else "six tasks of 24 + 16 images, 128 px"
         return f"18 runs, {size}, CFA 1 epoch, cache on and empty at first; plain: all again for every cell"
 
 

@@ -5,9 +5,10 @@ descriptor is linear, so the bank of a task is the descriptor applied to the tas
 that one map a task gives the same banks and no image is needed.
 """
 
+import torch
 from torch import Tensor
 
-from inclad.continual.learner import Learner, best_memory, numbered
+from inclad.continual.learner import Learner, numbered
 from inclad.continual.replay import ReplayBuffer
 from inclad.detectors.cfa import CFA, features, mean_features
 from inclad.detectors.detector import maps_and_scores
@@ -47,11 +48,44 @@ class ContinualCFA(Learner):
         self.buffer.take(images)
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        values = features(batch)
-        sigma = self.detector.sigma
-        distances = [self.detector.distances(values, bank) for bank in self.banks]
-        best = best_memory(distances, [maps_and_scores(d, batch.size, sigma)[1] for d in distances])
-        return maps_and_scores(best, batch.size, sigma)
+        embeddings = self.detector.describe(features(batch))
+        bounds = self._bounds(embeddings, batch.size)
+        rows = torch.arange(len(batch), device=embeddings.device)
+        best = torch.full(embeddings.shape[:2], torch.nan, device=embeddings.device)
+        scores = torch.full_like(best[:, 0], torch.inf)
+        winners = torch.full_like(rows, len(self.banks))
+        # Each image tries its most promising bank first, and no bank that can't be its best.
+        for candidates in bounds.argsort(0):
+            hopeful = ~(bounds[candidates, rows] > scores)
+            for bank in candidates[hopeful].unique():
+                tried = rows[hopeful & (candidates == bank)]
+                distances = self.detector.distances(embeddings[tried], self.banks[bank])
+                _, new = maps_and_scores(distances, batch.size, self.detector.sigma)
+                # The earliest bank wins a tie; what is not a number must not go unseen.
+                tie = (new == scores[tried]) & (bank < winners[tried])
+                better = (new < scores[tried]) | tie | new.isnan()
+                won = tried[better]
+                best[won], scores[won], winners[won] = distances[better], new[better], bank
+        return maps_and_scores(best, batch.size, self.detector.sigma)
+
+    def _bounds(self, embeddings: Tensor, size: int) -> Tensor:
+        """Lower bounds (T, B) of the image scores by each bank, from a window in the middle of the image.
+
+        Distances are not negative and smoothing only adds them up, so the score of the window alone, with
+        nothing around it, can't be above that of the whole image.
+        """
+        side = int(embeddings.shape[1] ** 0.5)
+        low, high = side // 3, side - side // 3
+        inside = (
+            torch.arange(side * side, device=embeddings.device).view(side, side)[low:high, low:high].flatten()
+        )
+        bounds = []
+        for bank in self.banks:
+            partial = torch.zeros(embeddings.shape[:2], device=embeddings.device)
+            partial[:, inside] = self.detector.distances(embeddings[:, inside], bank)
+            bounds.append(maps_and_scores(partial, size, self.detector.sigma)[1])
+        # A little less, for the last digits of sums.
+        return torch.stack(bounds) * (1 - 1e-5)
 
     def state(self) -> dict[str, Tensor]:
         descriptor = {key: value for key, value in self.detector.state().items() if key != "bank"}

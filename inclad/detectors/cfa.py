@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from inclad.detectors.detector import Detector, maps_and_scores
 from inclad.features import Batch, Extractor, Images
-from inclad.neighbors import nearest_k
+from inclad.neighbors import CHUNK, nearest_k
 
 
 class CFA(Detector):
@@ -66,7 +66,8 @@ class CFA(Detector):
         self.train(images, self.bank)
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        return maps_and_scores(self.distances(features(batch), self.bank), batch.size, self.sigma)
+        embeddings = self.describe(features(batch))
+        return maps_and_scores(self.distances(embeddings, self.bank), batch.size, self.sigma)
 
     def start(self, centre: Tensor) -> None:
         """Make the descriptor, once: a 1 x 1 convolution over channels and the two coordinates."""
@@ -115,12 +116,14 @@ class CFA(Detector):
                 value.backward()
                 optimizer.step()
 
-    def distances(self, values: Tensor, bank: Tensor) -> Tensor:
-        """Score (B, P) of each position: distance to the nearest centre, times its share in the soft
-        minimum of the K nearest (equation 5)."""
-        embeddings = self.describe(values)
-        # Image by image: all embeddings of a batch against all centres would be a table of gigabytes.
-        return torch.stack([soft_minimum(image, bank, self.neighbors) for image in embeddings])
+    def distances(self, embeddings: Tensor, bank: Tensor) -> Tensor:
+        """Score (B, P) of each position's embedding (B, P, D): distance to the nearest centre, times its share
+        in the soft minimum of the K nearest (equation 5)."""
+        # In pieces: all embeddings of a batch against all centres would be a table of gigabytes.
+        pieces = embeddings.flatten(0, 1).split(CHUNK)
+        return torch.cat([soft_minimum(part, bank, self.neighbors) for part in pieces]).view(
+            embeddings.shape[:2]
+        )
 
     def state(self) -> dict[str, Tensor]:
         learned = {f"descriptor.{key}": value for key, value in self.descriptor.state_dict().items()}

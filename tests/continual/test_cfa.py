@@ -47,7 +47,7 @@ def test_the_lowest_image_score_wins(extractor, tasks):
     learner = learned(extractor, tasks)
     for task in tasks:
         (batch,) = extractor.images(task.test)
-        values = features(batch)
+        values = learner.detector.describe(features(batch))
         each = [position_maps(learner.detector.distances(values, bank), 64, 4.0) for bank in learner.banks]
         peaks = torch.stack([maps.amax((1, 2)) for maps in each])
         maps, scores = learner.score(batch)
