@@ -39,11 +39,24 @@ def evaluate(score: Score, task: Task, extractor: Extractor, key: str = "") -> E
     if cache and key:
         key = _evaluation_key(key, task, extractor)
         if known := cache.get(key):
-            return Evaluation(*known["roc_auc"].tolist(), {})
-    found = _evaluate(score, task, extractor)
-    if cache and key and not found.reasons:
-        cache.put(key, {"roc_auc": torch.tensor([found.image, found.pixel], dtype=torch.float64)})
-    return found
+            image, pixel = known["roc_auc"].tolist()
+            return Evaluation(image, pixel, _reasons(task, image, pixel))
+    image, pixel = _evaluate(score, task, extractor)
+    if cache and key:
+        cache.put(key, {"roc_auc": torch.tensor([image, pixel], dtype=torch.float64)})
+    return Evaluation(image, pixel, _reasons(task, image, pixel))
+
+
+def _reasons(task: Task, image: float, pixel: float) -> dict[str, str]:
+    """Why a level is missing, by level."""
+    reasons = {}
+    if math.isnan(image):
+        reasons["image"] = one_class(task)
+    if all(sample.mask is None for sample in task.test):
+        reasons["pixel"] = "no masks"
+    elif math.isnan(pixel):
+        reasons["pixel"] = "one class only: every pixel has the same label"
+    return reasons
 
 
 def _evaluation_key(key: str, task: Task, extractor: Extractor) -> str:
@@ -58,7 +71,7 @@ def _evaluation_key(key: str, task: Task, extractor: Extractor) -> str:
     )
 
 
-def _evaluate(score: Score, task: Task, extractor: Extractor) -> Evaluation:
+def _evaluate(score: Score, task: Task, extractor: Extractor) -> tuple[float, float]:
     measured = [sample for sample in task.test if sample.label == 0 or sample.mask is not None]
     masked = {sample for sample in measured if sample.mask is not None}
     scores, maps = [], []
@@ -71,17 +84,9 @@ def _evaluate(score: Score, task: Task, extractor: Extractor) -> Evaluation:
             keep = [sample.label == 0 or sample.mask is not None for sample in batch.samples]
             maps.append(batch_maps[keep])
     image = roc_auc(np.array([sample.label for sample in task.test]), np.concatenate(scores))
-    reasons = {}
-    if math.isnan(image):
-        reasons["image"] = one_class(task)
-    pixel = math.nan
     if not masked:
-        reasons["pixel"] = "no masks"
-    else:
-        pixel = pixel_roc_auc(read_masks(measured, task, extractor.image_size), np.concatenate(maps))
-        if math.isnan(pixel):
-            reasons["pixel"] = "one class only: every pixel has the same label"
-    return Evaluation(image, pixel, reasons)
+        return image, math.nan
+    return image, pixel_roc_auc(read_masks(measured, task, extractor.image_size), np.concatenate(maps))
 
 
 def read_masks(samples: Sequence[Sample], task: Task, size: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 import torch
@@ -24,6 +24,21 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def once(self, key: str, compute: Callable[[], Tensor]) -> Tensor:
+        """What `compute` gives for these images, from the cache if it was there before.
+
+        `key` is the content key of what computes, "" where it has none.
+        """
+        extractor = self._extractor
+        if not extractor.cache or not key:
+            return compute()
+        key = content_key(kind="once", by=key, images=extractor.key(self.samples))
+        if known := extractor.cache.get(key):
+            return known["result"].to(extractor.device)
+        result = compute()
+        extractor.cache.put(key, {"result": result})
+        return result
 
     def pixels(self) -> Tensor:
         """(B, 3, size, size) float32 in [0, 1]."""

@@ -1,11 +1,12 @@
 """Nearest neighbours and farthest-first selection, exact, on float32 vectors."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 # Distances are brought up to date for this many candidates at a time; larger blocks waste products,
 # smaller ones start more of them.
-BLOCK = 256
+BLOCK = 512
 CHUNK = 4096
 QUERIES = 1024
 
@@ -95,6 +96,9 @@ def _greedy(points: Tensor, weights: Tensor, squares: Tensor, count: int) -> Ten
     points, norms = _centred(points, points.mean(0))
     seen = torch.zeros(len(points), dtype=torch.int64, device=points.device)
     picks = torch.empty(count, dtype=torch.int64, device=points.device)
+    picked = torch.empty(
+        count, points.shape[1], device=points.device
+    )  # points[picks], without gathering them anew
     done = 0
     size = min(BLOCK, len(points))
     while done < count:
@@ -102,24 +106,31 @@ def _greedy(points: Tensor, weights: Tensor, squares: Tensor, count: int) -> Ten
         outside = value[size].item() if len(value) > size else -torch.inf
         block = block[:size]
         inside, inside_norms = points[block], norms[block]
-        missed = picks[int(seen[block].min()) : done]
-        if len(missed):
-            product = torch.addmm(norms[missed], inside, points[missed].T, alpha=-2)
+        missed = slice(int(seen[block].min()), done)
+        if missed.start < done:
+            product = torch.addmm(norms[picks[missed]], inside, picked[missed].T, alpha=-2)
             fresh = (product.amin(1) + inside_norms).clamp_(min=0)
             squares[block] = torch.minimum(squares[block], fresh)
-        current, weight = squares[block], weights[block]
+        # One pick is a few operations on a few hundred numbers, which numpy starts faster than torch.
+        current, weight = squares[block].cpu().numpy(), weights[block].cpu().numpy()
         among = None
-        while done < count:
-            best = (weight * current).argmax()
-            if weight[best] * current[best] < outside:
+        chosen: list[int] = []
+        while done + len(chosen) < count:
+            bounds = weight * current
+            best = int(bounds.argmax())
+            if bounds[best] < outside:
                 break
             if among is None:
-                among = (inside_norms[:, None] + inside_norms - 2 * inside @ inside.T).clamp_(min=0)
-            picks[done] = block[best]
-            done += 1
-            current = torch.minimum(current, among[best])
+                products = torch.addmm(inside_norms, inside, inside.T, alpha=-2)
+                among = products.add_(inside_norms[:, None]).clamp_(min=0).cpu().numpy()
+            chosen.append(best)
+            np.minimum(current, among[best], out=current)
             # A pick is never picked again, not even where many points coincide.
             current[best] = -1
-        squares[block] = current
+        squares[block] = torch.from_numpy(current).to(squares.device)
+        place = torch.tensor(chosen, dtype=torch.int64, device=points.device)
+        picks[done : done + len(chosen)] = block[place]
+        picked[done : done + len(chosen)] = inside[place]
+        done += len(chosen)
         seen[block] = done
     return picks

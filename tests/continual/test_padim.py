@@ -113,6 +113,7 @@ def test_ties_go_to_the_earliest_gaussian(extractor, tasks, monkeypatch, first, 
     learner = ContinualPaDiM(PaDiM(channels=20))
     for gaussian in (first, 1 - first):
         learner.gaussians.append((gaussian, None))
+        learner.keys.append("")
         if not at_once:
             learner.score(batch)
     assert torch.equal(learner.score(batch)[0], (one, two)[first])
@@ -152,3 +153,19 @@ def test_a_gaussian_that_is_not_finite_is_not_passed_over(extractor, tasks, spoi
     learner.gaussians[spoiled] = (mean * torch.nan, whitening)
     with pytest.raises(ValueError, match="not finite"):
         evaluate(learner.score, tasks[0], extractor)
+
+
+def test_another_order_takes_over_the_distances_from_the_cache(make_extractor, tasks, cache, monkeypatch):
+    def matrix(order) -> dict:
+        steps = run_stream(order, ContinualPaDiM(PaDiM(channels=20)), make_extractor(cache=cache), upper=True)
+        return {(s.task.name, t): e.image for s in steps for t, e in zip(s.tested, s.evaluations)}
+
+    met = []
+    monkeypatch.setattr(
+        inclad.continual.padim, "mahalanobis", lambda *given: met.append(1) or mahalanobis(*given)
+    )
+    first = matrix(tasks)
+    assert len(met) == 9
+    again = matrix(tasks[::-1])
+    assert len(met) == 9
+    assert first[tasks[2].name, tasks[0].name] == again[tasks[0].name, tasks[0].name]
