@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from inclad.data import manifest
-from inclad.data.sources import NOT_STATED, Source
+from inclad.data.sources import Source
 from inclad.reference import reference_table
 from inclad.scenarios import ORDERINGS
 
@@ -91,7 +91,7 @@ def own_scenario(
     name = Path(folder).resolve().name
     source = None
     if licence or homepage or dataset == "mvtec":
-        source = Source(name, licence or NOT_STATED, homepage)
+        source = Source(name, homepage, licence)
     return Scenario(
         name, dataset, "given", [each.strip() for each in tasks.split(",") if each.strip()]
     ), source

@@ -200,5 +200,5 @@ def test_what_contradicts_a_scenario_is_refused():
 def test_a_stream_of_ones_own_claims_nothing_of_mvtec():
     scenario, source = own_scenario("mvtec", "nut, bolt", "out/mine")
     assert scenario == ("mine", "mvtec", "given", ["nut", "bolt"])
-    assert (source.title, source.licence, source.homepage) == ("mine", "not stated", "")
+    assert (source.title, source.licence, source.page) == ("mine", "", "")
     assert own_scenario("mini", "", "out/mine") == (("mine", "mini", "given", []), None)

@@ -4,8 +4,11 @@ Croissant (Akhtar et al. 2024) is how data sets are described for search engines
 here is the manifest, which lists images and holds none: they stay where their owners publish them.
 """
 
+import re
 from collections import Counter
 from datetime import UTC, date, datetime
+
+from inclad.data.sources import SOURCES
 
 PAPER = "https://arxiv.org/abs/2610.15032"
 CITE = (
@@ -61,9 +64,8 @@ def describe(manifest: dict, sha256: str, published: date | None = None) -> dict
     count = Counter((row["split"], row["label"]) for row in manifest["images"])
     titles = ", ".join(source["title"] for source in sources)
     pages = [source["homepage"] for source in sources if source["homepage"]]
-    cited = [f"{source['title']}: {source['cite']}" for source in sources if source["cite"]]
-    if cited:  # else they are somebody's own parts, of which the paper knows nothing
-        cited.insert(0, CITE)
+    public = {(name, source["title"]) for name, source in manifest["sources"].items()}
+    public = public <= {(name, source.title) for name, source in SOURCES.items()}
     seeds = ", ".join(f"{s['title']} by us with seed {s['seed']}" for s in sources if s["seed"] is not None)
     content = {
         "@context": CONTEXT,
@@ -76,10 +78,10 @@ def describe(manifest: dict, sha256: str, published: date | None = None) -> dict
             f"training images, {count['test', 0]} normal and {count['test', 1]} anomalous test images, listed by "
             "path and sha256. The images themselves are not part of it; get them from their owners."
         ),
-        "license": list(dict.fromkeys(source["licence"] for source in sources)),
+        "license": list(dict.fromkeys(_licence(source["licence"]) for source in sources)),
         "url": PAPER if len(pages) > 1 else next(iter(pages), None),
         "sameAs": pages if len(pages) > 1 else None,
-        "citeAs": "; ".join(cited) or None,
+        "citeAs": CITE if public else None,  # of somebody's own parts the paper knows nothing
         "creator": [
             {"@type": "sc:Organization", "name": f"the owners of {source['title']}"} for source in sources
         ],
@@ -135,6 +137,12 @@ def describe(manifest: dict, sha256: str, published: date | None = None) -> dict
         ],
     }
     return {key: value for key, value in content.items() if value is not None}
+
+
+def _licence(text: str) -> str:
+    """The address of a Creative Commons licence, as Croissant prefers it; other texts as they are."""
+    known = re.match(r"CC (BY[A-Z-]*) (\d\.\d)\b", text)
+    return f"https://creativecommons.org/licenses/{known[1].lower()}/{known[2]}/" if known else text
 
 
 def _field(name: str, kind: str, text: str) -> dict:

@@ -9,10 +9,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
 from pathlib import Path
 
-from inclad.data import elpv, mini
+from inclad.data import elpv, mini, mtd
 from inclad.data.catalog import load_tasks
 from inclad.data.croissant import describe
 from inclad.data.folder import hostile, listed_path
@@ -22,6 +21,11 @@ from inclad.files import write_atomic
 
 FORMAT = "inclad manifest 1"
 MAX_BYTES = 256 * 2**20
+KNOWN = SOURCES | {
+    "mini": Source("mini, drawn by this project", "", "Apache License 2.0"),
+    "elpv": Source("ELPV solar cells", "https://github.com/zae-bayern/elpv-dataset", "CC BY-NC-SA 4.0"),
+}
+SEEDS = {"elpv": elpv.SPLIT_SEED, "mtd": mtd.SPLIT_SEED}  # of splits that we draw, as the dataset has none
 DEFAULT_ROOTS = {"mini": mini.default_root, "elpv": elpv.default_root}
 
 Text, Number, Maybe = (str,), (int,), (str, type(None))
@@ -51,8 +55,8 @@ def build(
 ) -> dict:
     """The manifest of a stream, from the images themselves; `tasks` as in `load_tasks`, in the stream's order.
 
-    Keys: format, scenario, dataset, ordering; `sources`, for each dataset its title, licence, homepage, cite and
-    seed (of a split that is drawn, else null), where `own` takes the place of what is known of `dataset`;
+    Keys: format, scenario, dataset, ordering; `sources`, for each dataset its title, licence, homepage and seed (of
+    a split that is drawn, else null), where `own` takes the place of what is known of `dataset`;
     `tasks` (position from 1, dataset, task, mask_threshold); `images`, a row an image: dataset, task, position,
     split (train or test), image and mask (POSIX paths below the dataset's root), label (1 = anomalous),
     defect, sha256, mask_sha256. Raises DataError with everything that is wrong with the data.
@@ -70,15 +74,13 @@ def build(
     for row in rows:
         for key, digest in (("image", "sha256"), ("mask", "mask_sha256")):
             row[digest] = None if row[key] is None else digests[places[row["dataset"]] / row[key]]
-    known = SOURCES | ({dataset: replace(own, seed=_seed(dataset))} if own else {})
+    known = KNOWN | ({dataset: own} if own else {})
     return {
         "format": FORMAT,
         "scenario": scenario,
         "dataset": dataset,
         "ordering": ordering,
-        "sources": {
-            name: asdict(known.get(name, Source(name))) for name in dict.fromkeys(t.dataset for t in found)
-        },
+        "sources": {name: _source(name, known) for name in dict.fromkeys(task.dataset for task in found)},
         "tasks": [
             {
                 "position": position,
@@ -168,8 +170,10 @@ def _roots(found: list[Task], dataset: str, root: str, roots: Mapping[str, str] 
     return {name: Path(given.get(name) or DEFAULT_ROOTS[name]()) for name in names}
 
 
-def _seed(dataset: str) -> int | None:
-    return SOURCES[dataset].seed if dataset in SOURCES else None
+def _source(name: str, known: Mapping[str, Source]) -> dict:
+    source = known.get(name, Source(name, ""))
+    licence = source.licence or "not stated"
+    return {"title": source.title, "licence": licence, "homepage": source.page, "seed": SEEDS.get(name)}
 
 
 def _rows(task: Task, position: int, root: Path) -> Iterator[dict]:

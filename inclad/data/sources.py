@@ -1,52 +1,43 @@
-"""Whose the datasets are: title, licence, homepage, what to cite. Facts of 2026; the homepage has the last word."""
+"""Where the datasets come from: what to download, from whose page, under which licence."""
 
 from dataclasses import dataclass
-
-from inclad.data import elpv, mtd
-
-NOT_STATED = "not stated"
-CC = "https://creativecommons.org/licenses/"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One dataset; `licence` is an address where there is one, `seed` is that of a split which we draw ourselves
-    because the dataset has none (None: the split is the dataset's)."""
+    """The owner's page of a dataset; `size` and `licence` are empty where the owner states none."""
 
     title: str
-    licence: str = NOT_STATED
-    homepage: str = ""
-    cite: str = ""
-    seed: int | None = None
+    page: str
+    licence: str = ""
+    size: str = ""
 
 
 SOURCES = {
-    "mini": Source("mini, drawn by this project", "https://www.apache.org/licenses/LICENSE-2.0"),
-    "elpv": Source(
-        "ELPV, solar cells in electroluminescence light",
-        CC + "by-nc-sa/4.0/",
-        "https://github.com/zae-bayern/elpv-dataset",
-        "Buerhop-Lutz et al. 2018; Deitsch et al. 2019",
-        elpv.SPLIT_SEED,
-    ),
-    "mtd": Source(
-        "Magnetic Tile Defect",
-        homepage="https://github.com/abin24/Magnetic-tile-defect-datasets.",
-        cite="Huang, Qiu and Yuan 2020",
-        seed=mtd.SPLIT_SEED,
-    ),
     "mvtec": Source(
         "MVTec AD",
-        CC + "by-nc-sa/4.0/",
         "https://www.mvtec.com/company/research/datasets/mvtec-ad",
-        "Bergmann et al. 2019",
+        "CC BY-NC-SA 4.0, no commercial use",
+        "about 4.9 GB",
     ),
-    "visa": Source("VisA", CC + "by/4.0/", "https://github.com/amazon-science/spot-diff", "Zou et al. 2022"),
-    "btad": Source("BTAD", "CC BY-SA", "https://github.com/pankajmishra000/VT-ADL", "Mishra et al. 2021"),
-    "mpdd": Source("MPDD", CC + "by-nc-sa/4.0/", "https://github.com/stepanje/MPDD", "Jezek et al. 2021"),
-    "dagm": Source(
-        "DAGM 2007",
-        homepage="https://hci.iwr.uni-heidelberg.de/content/weakly-supervised-learning-industrial-optical-inspection",
-        cite="Wieler and Hahn 2007",
+    "visa": Source("VisA", "https://github.com/amazon-science/spot-diff", "CC BY 4.0", "about 1.9 GB"),
+    "btad": Source("BTAD", "https://github.com/pankajmishra000/VT-ADL", "CC BY-SA 4.0", "about 3 GB"),
+    "mpdd": Source(
+        "MPDD",
+        "https://github.com/stepanje/MPDD",
+        "CC BY-NC-SA 4.0, no commercial use",
+        "about 1.8 GB",
     ),
+    "dagm": Source("DAGM 2007", "https://conferences.mpi-inf.mpg.de/dagm/2007/prizes.html", "CC BY 4.0"),
+    "mtd": Source("Magnetic Tile Defect", "https://github.com/abin24/Magnetic-tile-defect-datasets."),
 }
+
+
+def how_to_get(dataset: str) -> str:
+    """What to download, as the end of a message about a missing folder; empty where nothing is known."""
+    source = SOURCES.get(dataset)
+    if source is None:
+        return ""
+    size = f" ({source.size})" if source.size else ""
+    licence = source.licence or "none stated, ask its owner"
+    return f". To get {source.title}{size}: {source.page} ; licence: {licence}"
