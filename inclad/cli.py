@@ -48,6 +48,22 @@ def _parser() -> argparse.ArgumentParser:
     params.add_argument("notebook")
     params.set_defaults(call=_params)
 
+    scenarios = commands.add_parser("scenarios", help="the paper's 17 streams, and manifests of streams")
+    actions = scenarios.add_subparsers(required=True, metavar="ACTION")
+    actions.add_parser("list", help="their names and sizes").set_defaults(call=_list_scenarios)
+    build = actions.add_parser("build", help="write one out: manifest.json and croissant.json")
+    build.add_argument("name", nargs="?", default="", help="one of the 17; without it, your own --dataset")
+    build.add_argument("--dataset", default="", help="dataset of a stream of your own")
+    build.add_argument("--tasks", default="", metavar="A,B,C", help="its tasks in order (default: all)")
+    build.add_argument("--root", default="", metavar="FOLDER", help="where the dataset lies")
+    build.add_argument(
+        "--roots", nargs="+", default=[], metavar="DATASET=FOLDER", help="of a stream over several"
+    )
+    build.add_argument("--out", required=True, metavar="FOLDER", help="receives the two files")
+    build.add_argument("--licence", default="", help="of parts of your own")
+    build.add_argument("--homepage", default="", help="of parts of your own")
+    build.set_defaults(call=_build_scenario)
+
     book = commands.add_parser("book", help="bring the book's runs up to date and build the book")
     book.add_argument("--no-run", action="store_true", help="run nothing; an error when a run is not current")
     _engine_options(book)
@@ -151,6 +167,38 @@ def _params(options: argparse.Namespace) -> int:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         print("  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[3]]).rstrip())
+    return 0
+
+
+def _list_scenarios(options: argparse.Namespace) -> int:
+    from inclad.published import scenario_table
+
+    print(f"{'scenario':<26} {'tasks':>5} {'images':>7} {'anomalous':>10} (of the test images)")
+    for row in scenario_table().itertuples():
+        print(f"{row.scenario:<26} {row.tasks:>5} {row.samples:>7} {row.anomaly_pct_test:>8.2f} %")
+    return 0
+
+
+def _build_scenario(options: argparse.Namespace) -> int:
+    from inclad.data import manifest
+    from inclad.published import own_scenario, published_scenario
+
+    if bool(options.name) == bool(options.dataset):
+        raise ValueError("name a scenario (`inclad scenarios list`), or give --dataset for one of your own")
+    pairs = [text.partition("=") for text in options.roots]
+    if any(not (name and folder) for name, _, folder in pairs):
+        raise ValueError("--roots: expected DATASET=FOLDER, such as mvtec=/data/mvtec")
+    if options.name:
+        stream, source = published_scenario(options.name.replace("-", "_")), None
+    else:
+        stream, source = own_scenario(
+            options.dataset, options.tasks, options.out, options.licence, options.homepage
+        )
+    roots = {name: folder for name, _, folder in pairs}
+    content = manifest.build(*stream, root=options.root, roots=roots, own=source)
+    print(f"{len(content['tasks'])} tasks, {len(content['images'])} images")
+    for path in manifest.write(content, options.out):
+        print(path.as_posix())
     return 0
 
 

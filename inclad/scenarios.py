@@ -1,23 +1,26 @@
 """From single-task scores to the order of a stream: ranks, their consensus, curricula (InCLAD, section 3)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 ORDERINGS = ("easy_to_hard", "hard_to_easy", "random", "given")
 
 
-def consensus_ranks(experts: pd.DataFrame) -> pd.DataFrame:
+def consensus_ranks(experts: pd.DataFrame, ties: Sequence[str] = ()) -> pd.DataFrame:
     """Rank the tasks by difficulty for each detector, and average; hardest first.
 
     `experts` has a row a task and detector with `image_roc_auc`. All its tasks are ranked together, so give
-    the tasks of one stream. Each detector's tasks get ordinal ranks, 1 = lowest ROC-AUC = hardest, equal
-    values by task name: other treatments of ties do not give the averages that InCLAD prints (Tables 9-13).
+    the tasks of one stream. Each detector's tasks get ordinal ranks, 1 = lowest ROC-AUC = hardest: shared
+    ranks do not give the averages that InCLAD prints (Tables 9-13). Equal scores and equal average ranks go
+    by name, or by the order in `ties`, which holds the tasks to come first.
     Returns `dataset` where there is one, `task`, a column of ranks a detector, `average_rank` and
-    `average_roc_auc`, sorted by average rank, then name. Raises ValueError for scores that are missing, NaN
+    `average_roc_auc`, sorted by average rank. Raises ValueError for scores that are missing, NaN
     or there twice.
     """
-    scores = _scores(experts)
-    ranks = scores.rank(method="first").astype(int)  # rows are sorted by name
+    scores = _scores(experts, ties)
+    ranks = scores.rank(method="first").astype(int)  # rows are in the order that splits ties
     table = ranks.assign(average_rank=ranks.mean(axis=1), average_roc_auc=scores.mean(axis=1))
     # Means of whole numbers can differ in the last bit, sums cannot.
     order = ranks.sum(axis=1).sort_values(kind="stable").index
@@ -28,13 +31,13 @@ def consensus_ranks(experts: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def spearman(experts: pd.DataFrame) -> pd.DataFrame:
+def spearman(experts: pd.DataFrame, ties: Sequence[str] = ()) -> pd.DataFrame:
     """Rank correlation of every two detectors over the tasks (InCLAD, Table 8); -1 to 1, 1 = same order.
 
     Made from the ordinal ranks of `consensus_ranks`. Columns detector_a, detector_b, spearman; NaN for a
     single task. Raises ValueError like `consensus_ranks`.
     """
-    ranks = _scores(experts).rank(method="first")
+    ranks = _scores(experts, ties).rank(method="first")
     correlation = ranks.corr() if len(ranks) > 1 else ranks.corr() * np.nan
     names = list(ranks.columns)
     rows = [(a, b, correlation.loc[a, b]) for i, a in enumerate(names) for b in names[i + 1 :]]
@@ -70,6 +73,52 @@ def order_tasks(
         )
     hard_to_easy = list(consensus_ranks(experts[experts["task"].isin(names)])["task"])
     return hard_to_easy if ordering == "hard_to_easy" else hard_to_easy[::-1]
+
+
+def select_across(
+    experts: pd.DataFrame, criterion: str = "average_rank", ties: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Choose the tasks of a stream over several datasets; hardest first within each (InCLAD, section 3).
+
+    A dataset of at most six tasks keeps all; a larger one keeps its two hardest, its two easiest and the two
+    at the positions floor(n/2) and floor(n/2) + 1 from the hard end. `criterion` average_rank sorts by the
+    consensus of the experts and gives the paper's 27 tasks (with its ties); average_roc_auc is what the text
+    says, and gives others. Returns dataset, task, average_rank, average_roc_auc, and `of`, the number of
+    tasks that the dataset had.
+    """
+    if criterion not in ("average_rank", "average_roc_auc"):
+        raise ValueError(f"unknown criterion {criterion!r} (known: average_rank, average_roc_auc)")
+    chosen = []
+    for _, own in experts.groupby("dataset", sort=False):
+        table = consensus_ranks(own, ties)
+        if criterion == "average_roc_auc":
+            table = table.sort_values(criterion, kind="stable", ignore_index=True)
+        count = len(table)
+        if count > 6:
+            positions = (1, 2, count // 2, count // 2 + 1, count - 1, count)
+            table = table.iloc[[position - 1 for position in positions]]
+        chosen.append(table.assign(of=count)[["dataset", "task", "average_rank", "average_roc_auc", "of"]])
+    return pd.concat(chosen, ignore_index=True)
+
+
+def order_across(chosen: pd.DataFrame, ordering: str, rule: str = "blocks") -> list[str]:
+    """The order of the tasks that `select_across` chose, each as `dataset:task`.
+
+    blocks is what the paper ran: easy_to_hard takes the datasets one after another, by the number of tasks
+    they had (BTAD, MPDD, DAGM, VisA, MVTec), each from easy to hard. global is what its text says: one sort
+    by average ROC-AUC over all tasks. hard_to_easy is the exact reverse of either.
+    """
+    if ordering not in ("easy_to_hard", "hard_to_easy"):
+        raise ValueError(f"unknown ordering {ordering!r} (known: easy_to_hard, hard_to_easy)")
+    if rule == "blocks":
+        # Reversed first: hardest-first becomes easiest-first within each dataset.
+        table = chosen[::-1].sort_values(["of", "dataset"], kind="stable")
+    elif rule == "global":
+        table = chosen[::-1].sort_values("average_roc_auc", ascending=False, kind="stable")
+    else:
+        raise ValueError(f"unknown rule {rule!r} (known: blocks, global)")
+    names = list(table["dataset"] + ":" + table["task"])
+    return names if ordering == "easy_to_hard" else names[::-1]
 
 
 def check_ordering(ordering: str, experts: str) -> None:
@@ -109,8 +158,9 @@ def orders_table(experts: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def _scores(experts: pd.DataFrame) -> pd.DataFrame:
-    """Image ROC-AUC: a row a task, sorted by name; a column a detector, as first met; no cell missing."""
+def _scores(experts: pd.DataFrame, ties: Sequence[str] = ()) -> pd.DataFrame:
+    """Image ROC-AUC: a row a task, those in `ties` first and in that order, then by name; a column a detector,
+    as first met; no cell missing."""
     twice = experts[experts.duplicated(["task", "detector"])]
     if len(twice):
         task, detector = twice.iloc[0][["task", "detector"]]
@@ -122,4 +172,5 @@ def _scores(experts: pd.DataFrame) -> pd.DataFrame:
             f"expert {detector!r} has no image ROC-AUC for task {task!r}: it was not run, or the test "
             "set lacks normal or anomalous images"
         )
-    return scores
+    place = {task: index for index, task in enumerate(ties)}
+    return scores.loc[sorted(scores.index, key=lambda task: (place.get(task, len(place)), task))]

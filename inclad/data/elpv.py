@@ -26,7 +26,7 @@ def read(root: Path | str | None = None, names: list[str] | None = None) -> list
     the test, the others are trained on. Raises one DataError with everything that is wrong.
     """
     root = existing_root(
-        root or _installed(), "elpv", "labels.csv and images/, as in the package elpv-dataset"
+        root or default_root(), "elpv", "labels.csv and images/, as in the package elpv-dataset"
     )
     names = choose(names, TASKS, "elpv")
     problems: list[str] = []
@@ -49,7 +49,7 @@ def read(root: Path | str | None = None, names: list[str] | None = None) -> list
     return tasks
 
 
-def _installed() -> Path:
+def default_root() -> Path:
     """The package's data folder; the package is found but not imported, nothing is loaded into memory."""
     spec = importlib.util.find_spec("elpv_dataset")
     if spec is None:

@@ -108,15 +108,13 @@ def _resolves_inside(path: Path, home: Path) -> bool:
 
 def listed_path(root: Path, text: str) -> Path | None:
     """The path below `root` that a list names, or None when it is absolute, climbs out or is not POSIX."""
-    posix, windows = PurePosixPath(text), PureWindowsPath(text)
-    hostile = (
-        not text
-        or "\\" in text
-        or "\0" in text
-        or posix.is_absolute()
-        or windows.drive
-        or ".." in posix.parts
-    )
-    if hostile or not _resolves_inside(root / posix, root.resolve()):
+    if hostile(text) or not _resolves_inside(root / text, root.resolve()):
         return None
-    return root / posix
+    return root / PurePosixPath(text)
+
+
+def hostile(text: str) -> bool:
+    """Whether some machine would take a listed path as absolute, on a drive, climbing out, or not POSIX."""
+    posix, windows = PurePosixPath(text), PureWindowsPath(text)
+    strange = not text or "\\" in text or "\0" in text or ".." in posix.parts
+    return bool(strange or posix.is_absolute() or windows.drive)

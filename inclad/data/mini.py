@@ -239,11 +239,7 @@ def read(root: Path | str | None = None, names: list[str] | None = None) -> list
     a folder of your own may come from any arguments. Raises DataError, also for a damaged folder of yours.
     """
     if not root:
-        try:
-            project = project_folder()
-        except ValueError as error:
-            raise DataError([f"mini: {error}, or give a root"]) from None
-        root = generate(project / "build" / "data" / "mini")
+        root = generate(default_root())
     elif not Path(root).exists() or (Path(root).is_dir() and not any(Path(root).iterdir())):
         generate(root)
     elif not (Path(root) / MARKER).is_file():
@@ -253,3 +249,11 @@ def read(root: Path | str | None = None, names: list[str] | None = None) -> list
     elif not is_whole(root):
         raise DataError([f"{root}: not a whole mini dataset; delete the folder, it will be made again"])
     return mvtec.read(root, names, dataset="mini")
+
+
+def default_root() -> Path:
+    """build/data/mini of the project; DataError outside of one."""
+    try:
+        return project_folder() / "build" / "data" / "mini"
+    except ValueError as error:
+        raise DataError([f"mini: {error}, or give a root"]) from None

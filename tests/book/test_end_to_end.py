@@ -189,6 +189,8 @@ def test_papermill_and_jupyter_give_the_same_tables(project, tmp_path):
         ("detectors=[patchcor]", "unknown detector 'patchcor' (known: patchcore, padim, cfa)"),
         ("backbone=resnt18", "backbone 'resnt18' is not a timm model (close: resnet18"),
         ("ordering=easiest", "unknown ordering 'easiest' (known: easy_to_hard, hard_to_easy, random, given)"),
+        ("scenario=visa_easy", "no scenario 'visa_easy' (known: btad_easy_to_hard,"),
+        ("scenario=mvtec_random", "mvtec: no root given; name the folder that holds"),
         ("image_size=16", "image_size: 16 is too small"),
         ("options={cfa: {epoch: 3}}", "cfa: unknown option 'epoch'"),
     ],
