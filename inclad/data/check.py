@@ -123,20 +123,27 @@ def _doubts(task: Task, found: dict[Sample, _Seen], image_size: int) -> list[str
     labels = {sample.label for sample in task.test}
     if len(labels) == 1:
         only = "anomalous" if labels == {1} else "normal"
-        warnings.append(f"task {task.name!r}: all test images are {only}; its ROC-AUC cells will be missing")
+        warnings.append(
+            f"task {task.name!r}: all test images are {only}; its ROC-AUC cells will be missing; add the others"
+        )
     anomalous = [sample for sample in task.test if sample.label == 1]
     without = [sample for sample in anomalous if sample.mask is None]
     if anomalous and len(without) == len(anomalous):
-        warnings.append(f"task {task.name!r}: no masks at all; its pixel cells will be missing")
+        warnings.append(
+            f"task {task.name!r}: no masks at all; its pixel cells will be missing; add masks if there are any"
+        )
     elif without:
         warnings.append(
             f"task {task.name!r}: {len(without)} of {len(anomalous)} anomalous images have no mask "
-            f"(first: {without[0].image}); pixel figures leave them out"
+            f"(first: {without[0].image}); pixel figures leave them out; add the masks"
         )
     empty = [sample for sample in anomalous if found[sample].empty_mask]
     if empty:
         first = f"{len(empty)} masks mark nothing at {image_size} pixels (first: {empty[0].mask})"
-        warnings.append(f"task {task.name!r}: {first}; their images count as normal in pixel figures")
+        warnings.append(
+            f"task {task.name!r}: {first}; their images count as normal in pixel figures; draw them again, "
+            "unless the owner's are empty too"
+        )
     return warnings
 
 
@@ -153,7 +160,8 @@ def _leaks(tasks: list[Task], seen: dict[Sample, _Seen]) -> list[str]:
             tested, owner, sample = twins[0]
             warnings.append(
                 f"task {task.name!r}: {len(twins)} test images are byte for byte training images too "
-                f"(first: {tested.image} = {sample.image} of task {owner.name!r}); scores will flatter"
+                f"(first: {tested.image} = {sample.image} of task {owner.name!r}); scores will "
+                "flatter; remove one of each two"
             )
     return warnings
 

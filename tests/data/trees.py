@@ -38,8 +38,11 @@ def put(path: Path, mask: bool = False) -> Path:
         content = BMP + note
     else:
         content = JPEG[:2] + b"\xff\xfe" + struct.pack(">H", len(note) + 2) + note + JPEG[2:]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    try:
+        path.write_bytes(content)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
     return path
 
 
