@@ -121,7 +121,7 @@ def test_the_data_page_tells_the_size_of_the_mini_dataset():
     assert [int(number) for number in found.groups()] == [
         default[name] for name in ("train", "good", "defective")
     ]
-    assert f"| mini | {len(mini.COMPONENTS)} |" in text
+    assert f"| [mini](datasets/mini) | {len(mini.COMPONENTS)} |" in text
 
 
 def counted(page: str) -> dict[str, list[int]]:
