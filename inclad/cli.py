@@ -196,7 +196,7 @@ def _data_show(options: argparse.Namespace) -> int:
     tasks = load_tasks(options.name, root=options.root)
     out = Path(options.out or f"{options.name}-examples.png")
     sheet = plots.contact_sheet(example_rows(tasks, choose_size(options.name)))
-    write_atomic(out, png(sheet))
+    write_atomic(out, png(sheet, limit=8_000_000))  # a file on disk, not a page of the book
     print(out.as_posix())
     return 0
 

@@ -141,8 +141,8 @@ def _doubts(task: Task, found: dict[Sample, _Seen], image_size: int) -> list[str
     if empty:
         first = f"{len(empty)} masks mark nothing at {image_size} pixels (first: {empty[0].mask})"
         warnings.append(
-            f"task {task.name!r}: {first}; their images count as normal in pixel figures; draw them again, "
-            "unless the owner's are empty too"
+            f"task {task.name!r}: {first}; their images count as normal in pixel figures; take a larger "
+            "image_size, or draw them again unless the owner's are empty too"
         )
     return warnings
 
