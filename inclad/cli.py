@@ -3,8 +3,9 @@
 import argparse
 import os
 import sys
+from pathlib import Path
 
-from inclad.files import project_folder
+from inclad.files import project_folder, write_atomic
 from inclad.run.plan import Run, book_runs, known_runs, notebooks, plan, read_notebook, state
 
 
@@ -72,6 +73,19 @@ def _parser() -> argparse.ArgumentParser:
     cache = commands.add_parser("cache", help="what the cache of frozen features holds on disk")
     cache.add_argument("--clear", action="store_true", help="remove all of it; it is made again when needed")
     cache.set_defaults(call=_cache)
+
+    data = commands.add_parser("data", help="look at a dataset").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    check = data.add_parser("check", help="counts beside the published ones, and everything that is wrong")
+    check.add_argument("--json", action="store_true", help="for programs")
+    check.set_defaults(call=_data_check)
+    show = data.add_parser("show", help="draw examples: normal and defective, the defect outlined")
+    show.add_argument("--out", metavar="FILE", default="", help="PNG (default: NAME-examples.png)")
+    show.set_defaults(call=_data_show)
+    for each in (check, show):
+        each.add_argument("name", metavar="NAME", help="mini, elpv, mvtec, visa, btad, mpdd, dagm, mtd")
+        each.add_argument("root", metavar="ROOT", nargs="?", default="", help="its folder")
     return parser
 
 
@@ -210,6 +224,28 @@ def _cache(options: argparse.Namespace) -> int:
     if options.clear:
         cache.clear()
         print("cleared")
+    return 0
+
+
+def _data_check(options: argparse.Namespace) -> int:
+    from inclad.data.inventory import as_json, as_text, take_inventory
+
+    found = take_inventory(options.name, options.root)
+    print(as_json(found) if options.json else as_text(found))
+    return 1 if found.errors else 0
+
+
+def _data_show(options: argparse.Namespace) -> int:
+    from inclad import plots
+    from inclad.data.catalog import choose_size, load_tasks
+    from inclad.evaluate import example_rows
+    from inclad.results import png
+
+    tasks = load_tasks(options.name, root=options.root)
+    out = Path(options.out or f"{options.name}-examples.png")
+    sheet = plots.contact_sheet(example_rows(tasks, choose_size(options.name)))
+    write_atomic(out, png(sheet, limit=8_000_000))  # a file on disk, not a page of the book
+    print(out.as_posix())
     return 0
 
 

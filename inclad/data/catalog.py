@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from inclad.data import elpv, mini, mtd, mvtec
+from inclad.data import btad, dagm, elpv, mini, mpdd, mtd, mvtec, visa
 from inclad.data.task import DataError, Sample, Task
 
 # A new dataset is one file with `read(root, names)` and its line here.
@@ -15,6 +15,10 @@ DATASETS: dict[str, Callable[..., list[Task]]] = {
     "mini": mini.read,
     "elpv": elpv.read,
     "mvtec": mvtec.read,
+    "visa": visa.read,
+    "btad": btad.read,
+    "mpdd": mpdd.read,
+    "dagm": dagm.read,
     "mtd": mtd.read,
 }
 

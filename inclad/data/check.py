@@ -1,13 +1,14 @@
-"""Is this copy whole? Every image and mask is decoded once, and all problems are told together."""
+"""Is this copy whole? Every image and mask is looked at once, and all problems are told together."""
 
 import hashlib
 import os
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inclad.data.images import binarise, decode
+from inclad.data.images import binarise, decode, probe
 from inclad.data.task import DataError, Sample, Task
 
 
@@ -27,6 +28,25 @@ def check_tasks(tasks: list[Task], image_size: int, least_train: int = 1) -> lis
     all problems: files that are missing, damaged or too large, masks of another size than their image,
     entries listed twice, tasks without test images or with fewer than `least_train` training images.
     """
+    problems, warnings = find_problems(tasks, image_size, least_train)
+    if problems:
+        raise DataError(problems)
+    return warnings
+
+
+def find_problems(
+    tasks: list[Task],
+    image_size: int,
+    least_train: int = 1,
+    *,
+    decode_images: bool = True,
+    advance: Callable[[], object] = lambda: None,
+) -> tuple[list[str], list[str]]:
+    """The problems that `check_tasks` raises and its warnings, both in full.
+
+    Without `decode_images` images are judged as `probe` does, which is several times faster; masks are
+    decoded all the same. `advance` is called after each sample.
+    """
     problems = [
         f"task {name!r} is listed {count} times; list it once"
         for name, count in Counter(task.name for task in tasks).items()
@@ -38,9 +58,13 @@ def check_tasks(tasks: list[Task], image_size: int, least_train: int = 1) -> lis
         for task in tasks:
             samples = list(dict.fromkeys([*task.train, *task.test]))
             looks = pool.map(
-                lambda sample, task=task: _look(sample, task.mask_threshold, image_size), samples
+                lambda sample, task=task: _look(sample, task.mask_threshold, image_size, decode_images),
+                samples,
             )
-            found = dict(zip(samples, looks))
+            found = {}
+            for sample, look in zip(samples, looks):
+                found[sample] = look
+                advance()
             if 0 < len(task.train) < least_train:
                 problems.append(
                     f"task {task.name!r}: {len(task.train)} training images; the detectors chosen need {least_train}"
@@ -48,16 +72,15 @@ def check_tasks(tasks: list[Task], image_size: int, least_train: int = 1) -> lis
             problems += _structure(task) + [text for sample in samples for text in found[sample].problems]
             warnings += _doubts(task, found, image_size)
             seen |= found
-    if problems:
-        raise DataError(problems)
-    return warnings + _leaks(tasks, seen)
+    return problems, warnings + _leaks(tasks, seen) + _contradictions(tasks, seen)
 
 
-def _look(sample: Sample, threshold: int, image_size: int) -> _Seen:
+def _look(sample: Sample, threshold: int, image_size: int, decode_image: bool) -> _Seen:
     seen = _Seen()
     try:
-        image = decode(sample.image)
-        seen.digest = hashlib.sha256(Path(sample.image).read_bytes()).hexdigest()
+        size = decode(sample.image).size if decode_image else probe(sample.image)
+        with Path(sample.image).open("rb") as file:
+            seen.digest = hashlib.file_digest(file, "sha256").hexdigest()
     except (DataError, OSError) as error:
         seen.problems += getattr(error, "problems", [f"{sample.image}: {error}"])
         return seen
@@ -68,8 +91,8 @@ def _look(sample: Sample, threshold: int, image_size: int) -> _Seen:
         except DataError as error:
             seen.problems += error.problems
             return seen
-        if mask.size != image.size:
-            sizes = "{} x {} pixels, its image {} x {}".format(*mask.size, *image.size)
+        if mask.size != size:
+            sizes = "{} x {} pixels, its image {} x {}".format(*mask.size, *size)
             seen.problems.append(
                 f"{sample.mask}: {sizes} ({sample.image}); draw the mask on the image's grid"
             )
@@ -100,26 +123,34 @@ def _doubts(task: Task, found: dict[Sample, _Seen], image_size: int) -> list[str
     labels = {sample.label for sample in task.test}
     if len(labels) == 1:
         only = "anomalous" if labels == {1} else "normal"
-        warnings.append(f"task {task.name!r}: all test images are {only}; its ROC-AUC cells will be missing")
+        warnings.append(
+            f"task {task.name!r}: all test images are {only}; its ROC-AUC cells will be missing; add the others"
+        )
     anomalous = [sample for sample in task.test if sample.label == 1]
     without = [sample for sample in anomalous if sample.mask is None]
     if anomalous and len(without) == len(anomalous):
-        warnings.append(f"task {task.name!r}: no masks at all; its pixel cells will be missing")
+        warnings.append(
+            f"task {task.name!r}: no masks at all; its pixel cells will be missing; add masks if there are any"
+        )
     elif without:
         warnings.append(
             f"task {task.name!r}: {len(without)} of {len(anomalous)} anomalous images have no mask "
-            f"(first: {without[0].image}); pixel figures leave them out"
+            f"(first: {without[0].image}); pixel figures leave them out; add the masks"
         )
     empty = [sample for sample in anomalous if found[sample].empty_mask]
     if empty:
         first = f"{len(empty)} masks mark nothing at {image_size} pixels (first: {empty[0].mask})"
-        warnings.append(f"task {task.name!r}: {first}; their images count as normal in pixel figures")
+        warnings.append(
+            f"task {task.name!r}: {first}; their images count as normal in pixel figures; take a larger "
+            "image_size, or draw them again unless the owner's are empty too"
+        )
     return warnings
 
 
 def _leaks(tasks: list[Task], seen: dict[Sample, _Seen]) -> list[str]:
     """Images that are byte for byte in some task's training and in some task's test."""
     trained = {seen[sample].digest: (task, sample) for task in tasks for sample in task.train}
+    trained.pop("", None)  # unreadable
     warnings = []
     for task in tasks:
         twins = [
@@ -129,6 +160,24 @@ def _leaks(tasks: list[Task], seen: dict[Sample, _Seen]) -> list[str]:
             tested, owner, sample = twins[0]
             warnings.append(
                 f"task {task.name!r}: {len(twins)} test images are byte for byte training images too "
-                f"(first: {tested.image} = {sample.image} of task {owner.name!r}); scores will flatter"
+                f"(first: {tested.image} = {sample.image} of task {owner.name!r}); scores will "
+                "flatter; remove one of each two"
+            )
+    return warnings
+
+
+def _contradictions(tasks: list[Task], seen: dict[Sample, _Seen]) -> list[str]:
+    """Test images of one task that are byte for byte the same and have both labels."""
+    warnings = []
+    for task in tasks:
+        twins: dict[str, dict[int, Sample]] = defaultdict(dict)
+        for sample in task.test:
+            if seen[sample].digest:
+                twins[seen[sample].digest].setdefault(sample.label, sample)
+        both = [pair for pair in twins.values() if len(pair) == 2]
+        if both:
+            warnings.append(
+                f"task {task.name!r}: {len(both)} test images are there as normal and as anomalous (first: "
+                f"{both[0][0].image} = {both[0][1].image}); no detector can have both right, remove one"
             )
     return warnings

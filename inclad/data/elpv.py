@@ -45,7 +45,7 @@ def read(root: Path | str | None = None, names: list[str] | None = None) -> list
         test += [Sample(path, 1, "defective") for path in anomalous]
         tasks.append(Task("elpv", name, tuple(train), tuple(test)))
     if problems:
-        raise DataError(problems)
+        raise DataError(problems, tasks)
     return tasks
 
 

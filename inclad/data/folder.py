@@ -3,6 +3,7 @@
 import re
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from inclad.data.sources import how_to_get
 from inclad.data.task import DataError
 
 IMAGE_SUFFIXES = frozenset(
@@ -24,11 +25,21 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 def existing_root(root: Path | str | None, dataset: str, expected: str) -> Path:
     """Return `root` as a path to a folder; DataError that says what is `expected` there when it is none."""
     if not root:
-        raise DataError([f"{dataset}: no root given; name the folder that holds {expected}"])
+        raise DataError(
+            [f"{dataset}: no root given; name the folder that holds {expected}{how_to_get(dataset)}"]
+        )
     root = Path(root)
     if not root.is_dir():
         found = "is not a folder" if root.exists() else "does not exist"
-        raise DataError([f"{root}: {found}; {dataset} expects there {expected}"])
+        raise DataError([f"{root}: {found}; {dataset} expects there {expected}{how_to_get(dataset)}"])
+    return root
+
+
+def unwrap(root: Path | str | None, *wrappers: str) -> Path | str | None:
+    """The folder inside `root` that an archive wraps everything in, or `root` where there is none of them."""
+    for name in wrappers if root else ():
+        if (Path(root) / name).is_dir():
+            return Path(root) / name
     return root
 
 

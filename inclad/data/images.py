@@ -2,6 +2,8 @@
 
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,32 @@ def decode(path: Path) -> Image.Image:
     Pillow takes for a decompression bomb. Raises DataError (one line, with the path) for these and for a
     file that is missing, of no known format, truncated or damaged.
     """
+    with _opened(path) as image:
+        image.load()
+        return image.copy()
+
+
+def probe(path: Path) -> tuple[int, int]:
+    """Look at an image file without decoding it, where that can be done, and return its width and height.
+
+    Judged are the header, in PNG the checksum of every block, in JPEG the mark at the end; other formats
+    and files without that mark are decoded. So a file that was cut off or whose bytes were changed is found,
+    except for changes in the middle of a JPEG. Raises DataError as `decode` does.
+    """
+    with _opened(path) as image:
+        size = image.size
+        if image.format == "PNG":
+            image.verify()
+        elif image.format not in ("JPEG", "MPO") or not _ends_as_jpeg(path):
+            image.load()
+            if image.mode[0] in "IF":
+                _convert(image, "RGB", path)
+        return size
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """Open an image whose header is sound; what goes wrong then and inside becomes a DataError."""
     path = Path(path)
     try:
         with _HEADER, warnings.catch_warnings():
@@ -32,8 +60,7 @@ def decode(path: Path) -> Image.Image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise DataError([_too_large(path, f"{width} x {height} pixels are")])
-            image.load()
-            return image.copy()
+            yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise DataError([_too_large(path, "its pixels are far")]) from None
     except FileNotFoundError:
@@ -47,6 +74,12 @@ def decode(path: Path) -> Image.Image:
     except Exception as error:  # a damaged file makes the decoders raise nearly anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError([f"{path}: unreadable ({reason}); copy it again from its source"]) from None
+
+
+def _ends_as_jpeg(path: Path) -> bool:
+    with Path(path).open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - 64))
+        return file.read().rstrip(b"\0\r\n ").endswith(b"\xff\xd9")
 
 
 def read_image(path: Path, size: int) -> np.ndarray:

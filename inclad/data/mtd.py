@@ -51,7 +51,7 @@ def read(root: Path | str | None, names: list[str] | None = None) -> list[Task]:
             )
         tasks.append(Task("mtd", name, tuple(train), tuple(test), MASK_THRESHOLD))
     if problems:
-        raise DataError(problems)
+        raise DataError(problems, tasks)
     return tasks
 
 

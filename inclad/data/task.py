@@ -1,14 +1,19 @@
 """What a dataset is: a list of tasks; a task has normal training samples and labelled test samples."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 
 class DataError(ValueError):
-    """Everything that is wrong with the data, found in one pass; one problem a line, each with its path."""
+    """Everything that is wrong with the data, found in one pass; one problem a line, each with its path.
 
-    def __init__(self, problems: list[str]):
+    `tasks` holds what could be read all the same, for those who look on after the first problem.
+    """
+
+    def __init__(self, problems: list[str], tasks: "Sequence[Task]" = ()):
         self.problems = list(problems)
+        self.tasks = list(tasks)
         count = len(self.problems)
         head = "" if count == 1 else f"{count} problems in the data:\n"
         super().__init__(head + "\n".join(self.problems))

@@ -11,7 +11,11 @@ import pytest
 import yaml
 
 from inclad import metrics
-from inclad.data import mini
+from inclad.data import elpv, mini, mtd
+from inclad.data.catalog import DATASETS
+from inclad.data.sources import SOURCES
+from inclad.data.task import Task
+from inclad.reference import reference_table
 
 PROJECT = Path(__file__).resolve().parents[2]
 BOOK = PROJECT / "book"
@@ -53,6 +57,10 @@ def contents() -> list[str]:
     return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
 
 
+def written_pages() -> list[Path]:
+    return [*BOOK.glob("*.md"), *BOOK.glob("datasets/*.md")]
+
+
 def html_files(folder: Path) -> list[Path]:
     found = [path for path in folder.rglob("*.html") if "_static" not in path.relative_to(folder).parts]
     assert len(found) >= len(contents()), f"{folder}: only {len(found)} pages"
@@ -68,7 +76,7 @@ def outside(addresses: list[str]) -> list[str]:
 
 def test_every_written_page_is_in_the_contents_and_the_other_way_round():
     listed = {entry for entry in contents() if not entry.startswith("book/runs/")}
-    assert listed == {f"book/{path.stem}" for path in BOOK.glob("*.md")}
+    assert listed == {path.relative_to(PROJECT).with_suffix("").as_posix() for path in written_pages()}
 
 
 def test_every_run_in_the_contents_is_one_that_make_book_makes():
@@ -81,7 +89,7 @@ def test_every_run_in_the_contents_is_one_that_make_book_makes():
 
 def test_every_reference_is_used():
     keys = set(re.findall(r"^@\w+\{(\w+),", (BOOK / "references.bib").read_text(), re.MULTILINE))
-    text = "".join(path.read_text() for path in BOOK.glob("*.md"))
+    text = "".join(path.read_text() for path in written_pages())
     notebooks = "".join(path.read_text() for path in (PROJECT / "notebooks").glob("*.ipynb"))
     cited = {
         key
@@ -113,7 +121,55 @@ def test_the_data_page_tells_the_size_of_the_mini_dataset():
     assert [int(number) for number in found.groups()] == [
         default[name] for name in ("train", "good", "defective")
     ]
-    assert f"| mini | {len(mini.COMPONENTS)} |" in text
+    assert f"| [mini](datasets/mini) | {len(mini.COMPONENTS)} |" in text
+
+
+def counted(page: str) -> dict[str, list[int]]:
+    """The table of counts on the page of a dataset, without its last row, which must be the sum of the others."""
+    text = (BOOK / "datasets" / f"{page}.md").read_text()
+    rows = re.findall(r"^\| (\S+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", text, re.MULTILINE)
+    table = {name: [int(number.replace(",", "")) for number in numbers] for name, *numbers in rows}
+    assert table.pop("**all**") == [sum(column) for column in zip(*table.values())]
+    return table
+
+
+def in_tasks(tasks: list[Task]) -> dict[str, list[int]]:
+    return {
+        task.name: [len(task.train), *(sum(s.label == label for s in task.test) for label in (0, 1))]
+        for task in tasks
+    }
+
+
+@pytest.mark.parametrize("dataset", ["mvtec", "visa", "btad", "mpdd", "dagm"])
+def test_the_page_of_a_dataset_has_the_published_counts(dataset):
+    table = reference_table("dataset_counts").query("dataset == @dataset")
+    expected = {
+        row.category: [row.train_normal, row.test_normal, row.test_anomalous] for row in table.itertuples()
+    }
+    assert counted(dataset) == expected
+
+
+def test_the_page_of_mini_has_the_counts_that_are_drawn():
+    default = {name: each.default for name, each in inspect.signature(mini.generate).parameters.items()}
+    counts = [default[name] for name in ("train", "good", "defective")]
+    assert counted("mini") == dict.fromkeys(mini.COMPONENTS, counts)
+
+
+def test_the_pages_of_elpv_and_the_tiles_have_the_counts_that_are_read():
+    assert counted("elpv") == in_tasks(elpv.read())
+    tiles = PROJECT / ".." / "shared" / "data" / "mtd"
+    if not tiles.is_dir():
+        pytest.skip(f"{tiles} is not here")
+    assert counted("mtd") == in_tasks(mtd.read(tiles))
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_page_of_a_dataset_says_how_to_get_and_check_it(dataset):
+    text = (BOOK / "datasets" / f"{dataset}.md").read_text()
+    assert f"inclad data check {dataset}" in text
+    if source := SOURCES.get(dataset):
+        assert f"({source.page})" in text
+        assert source.licence.split(",")[0] in text and source.size.removeprefix("about ") in text
 
 
 # the built pages

@@ -55,7 +55,9 @@ def test_problems_of_all_datasets_are_told_together(mvtec_tree):
 
 
 def test_an_unknown_dataset_lists_the_known_ones():
-    assert problems("moon") == ["dataset 'moon' is unknown; known: mini, elpv, mvtec, mtd, mixed"]
+    assert problems("moon") == [
+        "dataset 'moon' is unknown; known: mini, elpv, mvtec, visa, btad, mpdd, dagm, mtd, mixed"
+    ]
 
 
 def test_a_mixed_stream_without_tasks_is_refused():
