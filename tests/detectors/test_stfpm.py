@@ -171,7 +171,7 @@ def test_training_brings_the_student_closer(real_extractor, tasks):
         (batch,) = images
         with torch.no_grad():
             losses.append(loss(batch.features((1, 2, 3)), detector.imitate(batch)).item())
-    assert losses[1] < 0.5 * losses[0]
+    assert losses[1] < 0.7 * losses[0]
 
 
 def test_teacher_features_are_computed_once(extractor, tasks):
