@@ -12,8 +12,8 @@ OPTIONS = {
     "patchcore": {},
     "padim": {"channels": 20},
     "cfa": {"epochs": 2, "batch_size": 4},
-    "stfpm": {"epochs": 10, "batch_size": 3},
-    "paste": {"epochs": 10, "batch_size": 3},
+    "stfpm": {"epochs": 25, "batch_size": 3},
+    "paste": {"epochs": 25, "batch_size": 3},
 }
 
 each = pytest.mark.parametrize("name", DETECTORS)
