@@ -78,17 +78,17 @@ class Backbone(nn.Module):
         """Input of the network, and of another of its architecture, from `pixels` (B, 3, H, W) in [0, 1]."""
         return ((pixels - self.mean) / self.std).contiguous(memory_format=self.memory_format)
 
-    def untrained(self) -> nn.Sequential:
-        """The same architecture with random weights, trainable, in pieces as `cut` makes them.
+    def untrained(self, deepest: int) -> nn.Sequential:
+        """The same architecture with random weights, trainable, in pieces 0 to `deepest` as `cut` makes them.
 
         Drawn from torch's global generator, as torchvision does: every normalisation starts at one, where
         timm starts each block of a ResNet as an identity.
         """
-        network = _build(self.weights.model, self.stages, pretrained=False)
+        network = _build(self.weights.model, (deepest,), pretrained=False)
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
                 nn.init.ones_(module.weight)
-        return cut(network, max(self.stages)).to(self.mean.device, memory_format=self.memory_format)
+        return cut(network, deepest).to(self.mean.device, memory_format=self.memory_format)
 
     @torch.no_grad()
     def stem(self, pixels: Tensor) -> Tensor:

@@ -49,13 +49,13 @@ class FakeBackbone(nn.Module):
     def normalise(self, pixels: Tensor) -> Tensor:
         return pixels - self.mean
 
-    def untrained(self) -> nn.Sequential:
+    def untrained(self, deepest: int) -> nn.Sequential:
         """A stem that halves the picture and a small block a stage."""
         widths = (3, 6, *self.channels.values())
         return nn.Sequential(
             *(
                 nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.Conv2d(b, b, 1))
-                for a, b in pairwise(widths)
+                for a, b in pairwise(widths[: deepest + 2])
             )
         )
 

@@ -141,19 +141,19 @@ def test_a_network_that_is_no_chain_can_not_be_cut():
 
 def test_an_untrained_network_has_the_shape_of_the_frozen_one_and_other_weights(real_backbone):
     torch.manual_seed(1)
-    student = real_backbone.untrained()
+    student = real_backbone.untrained(3)
     frozen = dict(zip(student.state_dict(), real_backbone.network.state_dict().values()))
     for key, value in student.state_dict().items():
         assert value.shape == frozen[key].shape
     assert all(p.requires_grad for p in student.parameters())
     assert not any(torch.equal(p, frozen[key]) for key, p in student.named_parameters())
     torch.manual_seed(1)
-    again = real_backbone.untrained()
+    again = real_backbone.untrained(3)
     assert all(torch.equal(a, b) for a, b in zip(student.parameters(), again.parameters()))
 
 
 def test_an_untrained_residual_network_starts_without_identities(random_backbone):
-    for module in random_backbone("resnet18").untrained().modules():
+    for module in random_backbone("resnet18").untrained(3).modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             assert (module.weight == 1).all()
 

@@ -83,7 +83,8 @@ class PaSTe(Detector):
         if self.student is None:
             self.teacher = extractor.backbone
             with seeded(self.generator):
-                self.student = self.teacher.untrained()[self.bootstrap_layer + 1 :].eval()
+                whole = self.teacher.untrained(self.stages[-1])
+                self.student = whole[self.bootstrap_layer + 1 :].eval()
 
     def shared(self, batch: Batch) -> Tensor:
         """The teacher's activation (B, C, H, W) that the student takes.

@@ -81,7 +81,7 @@ class STFPM(Detector):
         if self.student is None:
             self.teacher = extractor.backbone
             with seeded(self.generator):
-                self.student = self.teacher.untrained().eval()
+                self.student = self.teacher.untrained(self.stages[-1]).eval()
 
     def imitate(self, batch: Batch) -> list[Tensor]:
         """The student's feature maps (B, C_s, H_s, W_s), one a stage."""
