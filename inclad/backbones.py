@@ -6,7 +6,9 @@ import importlib.util
 import json
 import os
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlparse
 from urllib.request import getproxies
@@ -70,8 +72,53 @@ class Backbone(nn.Module):
     @torch.inference_mode()
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Feature maps (B, C_s, H_s, W_s) float32, one a stage, of `pixels` (B, 3, H, W) in [0, 1]."""
-        normalised = ((pixels - self.mean) / self.std).contiguous(memory_format=self.memory_format)
-        return tuple(maps.contiguous() for maps in self.network(normalised))
+        return tuple(maps.contiguous() for maps in self.network(self.normalise(pixels)))
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Input of the network, and of another of its architecture, from `pixels` (B, 3, H, W) in [0, 1]."""
+        return ((pixels - self.mean) / self.std).contiguous(memory_format=self.memory_format)
+
+    def untrained(self, deepest: int) -> nn.Sequential:
+        """The same architecture with random weights, trainable, in pieces 0 to `deepest` as `cut` makes them.
+
+        Drawn from torch's global generator, as torchvision does: every normalisation starts at one, where
+        timm starts each block of a ResNet as an identity.
+        """
+        network = _build(self.weights.model, (deepest,), pretrained=False)
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                nn.init.ones_(module.weight)
+        return cut(network, deepest).to(self.mean.device, memory_format=self.memory_format)
+
+    @torch.no_grad()
+    def stem(self, pixels: Tensor) -> Tensor:
+        """What the frozen network's first piece (`cut`) makes of `pixels` (B, 3, H, W) in [0, 1]."""
+        return cut(self.network, 0)[0](self.normalise(pixels))
+
+
+def cut(network: nn.Module, deepest: int) -> nn.Sequential:
+    """A timm network of features in pieces 0 to `deepest`, the same modules in the same order.
+
+    Piece 0 is the stem, all up to stride 2 and a pooling right after it; piece s >= 1 ends where stage s does
+    and takes what piece s - 1 gives. Raises BackboneError for a network that is no such chain.
+    """
+    names, modules = zip(*_chain(network))
+    ends = [name.replace(".", "_") for name in network.feature_info.module_name(list(range(deepest + 1)))]
+    if not set(ends) <= set(names):
+        raise BackboneError(f"this network can't be cut where its stages end ({', '.join(ends)})")
+    stops = [names.index(end) + 1 for end in ends]
+    while stops[0] < len(modules) and not list(modules[stops[0]].parameters()):
+        stops[0] += 1
+    return nn.Sequential(*(nn.Sequential(*modules[a:b]) for a, b in pairwise([0, *stops])))
+
+
+def _chain(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that a timm network of features runs one after the other, by name."""
+    for name, module in network.named_children():
+        if name == "blocks":
+            yield from ((f"blocks_{i}", block) for i, block in enumerate(module))
+        else:
+            yield name, module
 
 
 def choose_device(device: str) -> torch.device:

@@ -1,10 +1,12 @@
 """Small drawn tasks, and a network of random projections in place of a real one."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -30,6 +32,7 @@ class FakeBackbone(nn.Module):
         self.channels = dict(zip(self.stages, widths))
         self.calls = 0
         generator = torch.Generator().manual_seed(0)
+        self.memory_format = torch.contiguous_format
         self.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5))
         self.matrices = [scale * torch.randn(width, 6, generator=generator) for width in widths]
 
@@ -42,6 +45,23 @@ class FakeBackbone(nn.Module):
             torch.einsum("cd,bdhw->bchw", matrix, functional.avg_pool2d(both, 2 ** (stage + 1)))
             for stage, matrix in zip(self.stages, self.matrices)
         )
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        return pixels - self.mean
+
+    def untrained(self, deepest: int) -> nn.Sequential:
+        """A stem that halves the picture and a small block a stage."""
+        widths = (3, 6, *self.channels.values())
+        return nn.Sequential(
+            *(
+                nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.Conv2d(b, b, 1))
+                for a, b in pairwise(widths[: deepest + 2])
+            )
+        )
+
+    def stem(self, pixels: Tensor) -> Tensor:
+        centred = functional.avg_pool2d(self.normalise(pixels), 2)
+        return torch.cat([centred, centred.square()], 1)
 
 
 def draw_task(
@@ -114,6 +134,19 @@ def extractor(make_extractor: Callable[..., Extractor]) -> Extractor:
 def real_backbone() -> Backbone:
     """The default backbone with its ImageNet weights."""
     return load_backbone(device="cpu")
+
+
+@pytest.fixture(scope="session")
+def random_backbone() -> Callable[[str], Backbone]:
+    """A frozen timm network of random weights, stages 1 to 3: `random_backbone(name)`."""
+
+    def make(name: str) -> Backbone:
+        torch.manual_seed(0)
+        network = timm.create_model(name, pretrained=False, features_only=True, out_indices=(1, 2, 3))
+        backbone = Backbone(network, (1, 2, 3), Weights(name, "drawn", "0" * 64), (0.5,) * 3, (0.5,) * 3)
+        return backbone.eval().requires_grad_(False)
+
+    return make
 
 
 @pytest.fixture(scope="session")

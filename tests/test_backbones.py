@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from inclad import backbones
-from inclad.backbones import BackboneError, choose_device, load_backbone, load_tensors, smallest_image
+from inclad.backbones import BackboneError, choose_device, cut, load_backbone, load_tensors, smallest_image
 
 PACKAGE = Path(backbones.__file__).parent
 
@@ -110,6 +110,62 @@ def test_features_do_not_depend_on_the_batch(real_backbone):
 
 
 # --- stages
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "tf_efficientnet_lite0", "mobilenetv3_small_050", "convnext_atto"]
+)
+def test_the_pieces_of_a_network_together_are_the_network(name):
+    torch.manual_seed(0)
+    network = timm.create_model(name, features_only=True, out_indices=(1, 2, 3)).eval()
+    maps = torch.rand(2, 3, 64, 64)
+    expected, ours = network(maps), []
+    for piece in cut(network, 3):
+        maps = piece(maps)
+        ours.append(maps)
+    assert all(torch.equal(a, b) for a, b in zip(ours[1:], expected, strict=True))
+
+
+def test_the_stem_of_a_resnet_ends_with_its_pooling():
+    stem, first = cut(timm.create_model("test_resnet", features_only=True), 1)
+    assert isinstance(stem[-1], torch.nn.MaxPool2d)
+    assert not any(isinstance(module, torch.nn.MaxPool2d) for module in first)
+
+
+def test_a_network_that_is_no_chain_can_not_be_cut():
+    network = timm.create_model("test_vit", features_only=True)
+    with pytest.raises(BackboneError, match="can't be cut where its stages end") as error:
+        cut(network, 1)
+    one_line(error)
+
+
+def test_an_untrained_network_has_the_shape_of_the_frozen_one_and_other_weights(real_backbone):
+    torch.manual_seed(1)
+    student = real_backbone.untrained(3)
+    frozen = dict(zip(student.state_dict(), real_backbone.network.state_dict().values()))
+    for key, value in student.state_dict().items():
+        assert value.shape == frozen[key].shape
+    assert all(p.requires_grad for p in student.parameters())
+    assert not any(torch.equal(p, frozen[key]) for key, p in student.named_parameters())
+    torch.manual_seed(1)
+    again = real_backbone.untrained(3)
+    assert all(torch.equal(a, b) for a, b in zip(student.parameters(), again.parameters()))
+
+
+def test_an_untrained_residual_network_starts_without_identities(random_backbone):
+    for module in random_backbone("resnet18").untrained(3).modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            assert (module.weight == 1).all()
+
+
+def test_the_stem_is_the_start_of_the_frozen_network(real_backbone):
+    pixels = torch.rand(2, 3, 64, 64)
+    maps = real_backbone.stem(pixels)
+    assert maps.shape == (2, 16, 32, 32)
+    assert not maps.requires_grad
+    for piece in cut(real_backbone.network, 1)[1:]:
+        maps = piece(maps)
+    assert torch.allclose(maps, real_backbone(pixels)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("stages", [(2,), (1, 2, 3, 4), (3, 1), (1, 3, 3)])

@@ -6,16 +6,26 @@ import math
 from inclad.detectors.cfa import CFA
 from inclad.detectors.detector import Detector
 from inclad.detectors.padim import PaDiM
+from inclad.detectors.paste import PaSTe
 from inclad.detectors.patchcore import PatchCore
+from inclad.detectors.stfpm import STFPM
 
-DETECTORS: dict[str, type[Detector]] = {"patchcore": PatchCore, "padim": PaDiM, "cfa": CFA}
+DETECTORS: dict[str, type[Detector]] = {
+    "patchcore": PatchCore,
+    "padim": PaDiM,
+    "cfa": CFA,
+    "stfpm": STFPM,
+    "paste": PaSTe,
+}
 
 
 # Lowest and highest value of options with a range of their own; all others are not negative.
 RANGES = {
     "sigma": (0, 100),
     "learning_rate": (1e-12, 1),
+    "momentum": (0, 1),
     "weight_decay": (0, 1),
+    "bootstrap_layer": (0, 2),
     "nu": (1e-9, 1e9),
     "alpha": (0, 1e9),
 }

@@ -7,6 +7,8 @@ PROFILES: dict[str, dict[str, dict]] = {
     "paper": {},
     "mini": {
         "cfa": {"epochs": 5, "batch_size": 4},
+        "stfpm": {"epochs": 6, "batch_size": 4},
+        "paste": {"epochs": 6, "batch_size": 4},
     },
 }
 

@@ -6,9 +6,15 @@ from safetensors.torch import save
 
 from inclad.continual.catalog import PROTOCOLS, check_learners, least_images, make_learner
 from inclad.continual.learner import Naive, load_learner, save_learner
-from inclad.detectors.catalog import DETECTORS
+from inclad.detectors.catalog import DETECTORS, known_options
 
-OPTIONS = {"patchcore": {}, "padim": {"channels": 20}, "cfa": {"epochs": 2, "batch_size": 4}}
+OPTIONS = {
+    "patchcore": {},
+    "padim": {"channels": 20},
+    "cfa": {"epochs": 2, "batch_size": 4},
+    "stfpm": {"epochs": 2, "batch_size": 3},
+    "paste": {"epochs": 2, "batch_size": 3},
+}
 
 each = pytest.mark.parametrize("name", DETECTORS)
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -120,13 +126,13 @@ def test_the_state_of_another_learner_is_refused(name, extractor, tasks, tmp_pat
 
 @each
 def test_options_reach_the_detector(name):
-    option, value = {"patchcore": ("coreset_ratio", 0.3), "padim": ("channels", 7), "cfa": ("epochs", 4)}[
-        name
-    ]
+    others = {"patchcore": ("coreset_ratio", 0.3), "padim": ("channels", 7)}
+    option, value = others.get(name, ("epochs", 4))
+    sigma = {"sigma": 2} if "sigma" in known_options(DETECTORS[name]) else {}
     for protocol in PROTOCOLS:
-        learner = make_learner(name, protocol, {option: value, "sigma": 2})
-        assert getattr(learner.detector, option) == value
-        assert learner.detector.sigma == 2
+        learner = make_learner(name, protocol, {option: value} | sigma)
+        for key, wanted in ({option: value} | sigma).items():
+            assert getattr(learner.detector, key) == wanted
 
 
 @pytest.mark.parametrize(("name", "option"), [("patchcore", "history_ratio"), ("cfa", "buffer_ratio")])
@@ -138,7 +144,7 @@ def test_options_of_the_continual_form_are_left_out_of_the_naive_one(name, optio
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("patchcor", "naive"), r"unknown detector 'patchcor' \(known: patchcore, padim, cfa\)"),
+        (("patchcor", "naive"), r"unknown detector 'patchcor' \(known: patchcore, padim, cfa, "),
         (("padim", "contunual"), r"unknown protocol 'contunual' \(known: naive, continual\)"),
         (("padim", "naive", {"chanels": 3}), "padim: unknown option 'chanels' .*channels"),
         (("padim", "naive", {"channels": "3"}), "padim: channels: expected int, got str '3'"),
