@@ -130,5 +130,5 @@ class StreamRecord:
         return pd.DataFrame(self._costs)
 
     def maps(self) -> dict[str, np.ndarray]:
-        """Maps (steps, followed images, size, size) by "detector.protocol"; float16 is enough to look at."""
-        return {f"{d}.{p}": np.stack(maps).astype(np.float16) for (d, p), maps in self._maps.items()}
+        """Maps (steps, followed images, size, size) by "detector.protocol"."""
+        return {f"{d}.{p}": np.stack(maps) for (d, p), maps in self._maps.items()}

@@ -252,7 +252,7 @@ def test_followed_maps_are_stacked_by_step(record):
     assert set(maps) == {"patchcore.naive", "patchcore.continual"}
     for stack in maps.values():
         assert stack.shape == (3, 2, 64, 64)
-        assert stack.dtype == np.float16
+        assert stack.dtype == np.float32
         assert np.isfinite(stack).all()
 
 
