@@ -155,19 +155,23 @@ def read_table(folder: str | Path, name: str) -> pd.DataFrame:
 def read_streams(folders: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The tables r_matrix and summary of several results folders of streams, one below the other.
 
-    Raises ValueError, in one line, when none or the same stream twice is named, or for two datasets.
+    Detectors of one order may come from several runs. Raises ValueError, in one line, when none is named, when
+    two hold the same detector in the same order, or for two datasets.
     """
     if not folders:
         raise ValueError("streams: name at least one results folder of `inclad run stream`")
     tables = [(folder, read_table(folder, "r_matrix"), read_table(folder, "summary")) for folder in folders]
-    seen: dict[str, str] = {}
+    seen: dict[tuple[str, str], str] = {}
     for folder, r_matrix, _ in tables:
-        ordering = r_matrix["ordering"].iloc[0]
-        if ordering in seen:
-            raise ValueError(
-                f"streams: {seen[ordering]} and {folder} both hold the order {ordering}; name one"
-            )
-        seen[ordering] = folder
+        for ordering, detector in (
+            r_matrix[["ordering", "detector"]].drop_duplicates().itertuples(index=False)
+        ):
+            if (ordering, detector) in seen:
+                raise ValueError(
+                    f"streams: {seen[ordering, detector]} and {folder} both hold {detector} in the order {ordering}; "
+                    "name one"
+                )
+            seen[ordering, detector] = folder
     r_matrix, table = (pd.concat([each[i] for each in tables], ignore_index=True) for i in (1, 2))
     if table["dataset"].nunique() > 1:
         raise ValueError(f"streams: a report is of one dataset, got {', '.join(table['dataset'].unique())}")

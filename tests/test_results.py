@@ -348,16 +348,19 @@ def test_streams_of_a_report_are_checked(project):
         [("d", "random", "a", "naive", "image", 1, "t", 0.5)],
         columns=["dataset", "ordering", "detector", "protocol", "level", "step", "task", "roc_auc"],
     )
-    for name in ("one", "two"):
+    for name, detector in (("one", "a"), ("two", "a"), ("other", "b")):
         out = results.Results(f"build/results/{name}", "stream", {})
-        out.table("r_matrix", cells)
-        out.table("summary", results.summary(cells))
+        own = cells.assign(detector=detector)
+        out.table("r_matrix", own)
+        out.table("summary", results.summary(own))
         out.finish()
     with pytest.raises(ValueError, match="name at least one"):
         results.read_streams([])
-    with pytest.raises(ValueError, match="both hold the order random"):
+    with pytest.raises(ValueError, match="both hold a in the order random"):
         results.read_streams(["build/results/one", "build/results/two"])
     assert len(results.read_streams(["build/results/one"])[0]) == 1
+    both, _ = results.read_streams(["build/results/one", "build/results/other"])
+    assert list(both["detector"]) == ["a", "b"]
 
 
 def test_the_lower_triangle_leaves_out_what_is_still_to_come():
