@@ -26,8 +26,11 @@ class Check:
 
     @property
     def text(self) -> str:
-        """The finding as Markdown."""
-        return f"**Verdict: {self.verdict}.** {self.found}\n\n**What this book does:** {self.here}"
+        """The statement, the verdict and what follows from it, as Markdown."""
+        return (
+            f"**Statement:** {self.claim}\n\n**Verdict: {self.verdict}.** {self.found}\n\n"
+            f"**What this book does:** {self.here}"
+        )
 
 
 def checks() -> dict[str, Check]:
@@ -68,8 +71,9 @@ def overview(found: dict[str, Check]) -> pd.DataFrame:
 def tally(found: dict[str, Check]) -> str:
     """How many checks ended how, in one sentence."""
     counts = pd.Series([check.verdict for check in found.values()]).value_counts()
-    said = [f"{counts[verdict]} {verdict}" for verdict in (HOLDS, ROUGHLY, NOT, UNKNOWN) if verdict in counts]
-    return f"Of {len(found)} statements: {'; '.join(said)}."
+    plural = {HOLDS: "hold", ROUGHLY: "hold roughly", NOT: "do not hold", UNKNOWN: UNKNOWN}
+    said = [f"{counts.get(verdict, 0)} {word}" for verdict, word in plural.items()]
+    return f"Of {len(found)} statements {', '.join(said)}."
 
 
 def _by_gap(difference: pd.Series) -> str:
@@ -175,7 +179,7 @@ def _averages(table: pd.DataFrame) -> tuple[str, Check]:
         f"All {len(claims)} follow, within {gap.abs().max():.4f}, as plain means over the fifteen "
         "single-dataset rows. Those of BWT are means of the step-wise quantity.",
         _by_gap(gap),
-        "nothing to do; but such a mean lets a stream of 3 tasks count as much as one of 15.",
+        "nothing needs to be done, but such a mean lets a stream of 3 tasks count as much as one of 15.",
     )
 
 
@@ -224,7 +228,7 @@ def _ranks() -> tuple[str, Check]:
         "Average ranks",
         "The average ranks of Tables 9-13 come from the printed ROC-AUC of the three experts.",
         f"Ordinal ranks give all {rules['as published']} of {concepts}, if equal scores are put in one "
-        f"particular order; ranks shared by equal scores give {rules['average']}, ordinal ranks by name "
+        f"particular order; ranks shared by equal scores give {rules['shared, average']}, ordinal ranks by name "
         f"{rules['by name']}. Only MVTec has equal scores (1.0000, twice).",
         HOLDS if rules["as published"] == concepts else ROUGHLY,
         "ordinal ranks, equal scores by name, so that the same scores always give the same order; for the "

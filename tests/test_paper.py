@@ -274,7 +274,12 @@ def test_all_17_scenarios_are_listed():
     table = paper.scenario_table()
     assert len(table) == 17 and table["scenario"].is_unique
     last = table.set_index("scenario").loc["MultiDataset, easy to hard"]
-    assert (last["tasks"], last["first task"], last["last task"]) == (27, "btech:03", "mvtec:pill")
+    assert (last["tasks"], last["samples"]) == (27, 20853)
+    words = paper.orders_in_words().set_index("scenario")["tasks"]
+    assert words["BTAD, random"] == "01, 02, 03" and words["MPDD, hard to easy"].startswith(
+        "bracket_black, tubes"
+    )
+    assert words["MultiDataset, easy to hard"].split(", ")[::26] == ["btech:03", "mvtec:pill"]
     assert table["tasks"].sum() == 3 * (3 + 6 + 10 + 12 + 15) + 2 * 27
 
 
@@ -332,7 +337,7 @@ def test_the_verdicts(found):
         "can't be told": {"dagm", "random"},
     }
     assert verdicts.tally(found) == (
-        "Of 19 statements: 7 holds; 5 holds roughly; 5 does not hold; 2 can't be told."
+        "Of 19 statements 7 hold, 5 hold roughly, 5 do not hold, 2 can't be told."
     )
     assert list(verdicts.overview(found)["what"]) == [check.title for check in found.values()]
 
