@@ -5,10 +5,18 @@ import math
 
 from inclad.detectors.cfa import CFA
 from inclad.detectors.detector import Detector
+from inclad.detectors.fastflow import FastFlow
 from inclad.detectors.padim import PaDiM
 from inclad.detectors.patchcore import PatchCore
+from inclad.detectors.rd4ad import RD4AD
 
-DETECTORS: dict[str, type[Detector]] = {"patchcore": PatchCore, "padim": PaDiM, "cfa": CFA}
+DETECTORS: dict[str, type[Detector]] = {
+    "patchcore": PatchCore,
+    "padim": PaDiM,
+    "cfa": CFA,
+    "rd4ad": RD4AD,
+    "fastflow": FastFlow,
+}
 
 
 # Lowest and highest value of options with a range of their own; all others are not negative.

@@ -8,7 +8,13 @@ from inclad.continual.catalog import PROTOCOLS, check_learners, least_images, ma
 from inclad.continual.learner import Naive, load_learner, save_learner
 from inclad.detectors.catalog import DETECTORS
 
-OPTIONS = {"patchcore": {}, "padim": {"channels": 20}, "cfa": {"epochs": 2, "batch_size": 4}}
+OPTIONS = {
+    "patchcore": {},
+    "padim": {"channels": 20},
+    "cfa": {"epochs": 2, "batch_size": 4},
+    "rd4ad": {"epochs": 2, "batch_size": 4},
+    "fastflow": {"epochs": 2, "batch_size": 4, "flow_steps": 2},
+}
 
 each = pytest.mark.parametrize("name", DETECTORS)
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -120,9 +126,13 @@ def test_the_state_of_another_learner_is_refused(name, extractor, tasks, tmp_pat
 
 @each
 def test_options_reach_the_detector(name):
-    option, value = {"patchcore": ("coreset_ratio", 0.3), "padim": ("channels", 7), "cfa": ("epochs", 4)}[
-        name
-    ]
+    option, value = {
+        "patchcore": ("coreset_ratio", 0.3),
+        "padim": ("channels", 7),
+        "cfa": ("epochs", 4),
+        "rd4ad": ("epochs", 4),
+        "fastflow": ("flow_steps", 3),
+    }[name]
     for protocol in PROTOCOLS:
         learner = make_learner(name, protocol, {option: value, "sigma": 2})
         assert getattr(learner.detector, option) == value
@@ -138,7 +148,7 @@ def test_options_of_the_continual_form_are_left_out_of_the_naive_one(name, optio
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("patchcor", "naive"), r"unknown detector 'patchcor' \(known: patchcore, padim, cfa\)"),
+        (("patchcor", "naive"), r"unknown detector 'patchcor' \(known: patchcore, padim, cfa, .*\)"),
         (("padim", "contunual"), r"unknown protocol 'contunual' \(known: naive, continual\)"),
         (("padim", "naive", {"chanels": 3}), "padim: unknown option 'chanels' .*channels"),
         (("padim", "naive", {"channels": "3"}), "padim: channels: expected int, got str '3'"),
