@@ -15,6 +15,8 @@ CONTINUAL: dict[str, type[Learner]] = {
     "cfa": ContinualCFA,
     "stfpm": Replay,
     "paste": Replay,
+    "rd4ad": Replay,
+    "fastflow": Replay,
 }
 PROTOCOLS = ("naive", "continual")
 

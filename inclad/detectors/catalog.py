@@ -5,9 +5,11 @@ import math
 
 from inclad.detectors.cfa import CFA
 from inclad.detectors.detector import Detector
+from inclad.detectors.fastflow import FastFlow
 from inclad.detectors.padim import PaDiM
 from inclad.detectors.paste import PaSTe
 from inclad.detectors.patchcore import PatchCore
+from inclad.detectors.rd4ad import RD4AD
 from inclad.detectors.stfpm import STFPM
 
 DETECTORS: dict[str, type[Detector]] = {
@@ -16,6 +18,8 @@ DETECTORS: dict[str, type[Detector]] = {
     "cfa": CFA,
     "stfpm": STFPM,
     "paste": PaSTe,
+    "rd4ad": RD4AD,
+    "fastflow": FastFlow,
 }
 
 

@@ -9,6 +9,8 @@ PROFILES: dict[str, dict[str, dict]] = {
         "cfa": {"epochs": 5, "batch_size": 4},
         "stfpm": {"epochs": 6, "batch_size": 4},
         "paste": {"epochs": 6, "batch_size": 4},
+        "rd4ad": {"epochs": 8, "batch_size": 4},
+        "fastflow": {"epochs": 5, "learning_rate": 5e-3},
     },
 }
 

@@ -14,6 +14,8 @@ OPTIONS = {
     "cfa": {"epochs": 2, "batch_size": 4},
     "stfpm": {"epochs": 2, "batch_size": 3},
     "paste": {"epochs": 2, "batch_size": 3},
+    "rd4ad": {"epochs": 2, "batch_size": 4},
+    "fastflow": {"epochs": 2, "batch_size": 4, "flow_steps": 2},
 }
 
 each = pytest.mark.parametrize("name", DETECTORS)
