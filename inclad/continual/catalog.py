@@ -6,12 +6,15 @@ from inclad.continual.cfa import ContinualCFA
 from inclad.continual.learner import Learner, Naive
 from inclad.continual.padim import ContinualPaDiM
 from inclad.continual.patchcore import ContinualPatchCore
+from inclad.continual.replay import Replay
 from inclad.detectors.catalog import DETECTORS, check_options, known_options, look_up
 
 CONTINUAL: dict[str, type[Learner]] = {
     "patchcore": ContinualPatchCore,
     "padim": ContinualPaDiM,
     "cfa": ContinualCFA,
+    "efficientad": Replay,
+    "ganomaly": Replay,
 }
 PROTOCOLS = ("naive", "continual")
 

@@ -5,10 +5,18 @@ import math
 
 from inclad.detectors.cfa import CFA
 from inclad.detectors.detector import Detector
+from inclad.detectors.efficientad import EfficientAD
+from inclad.detectors.ganomaly import GANomaly
 from inclad.detectors.padim import PaDiM
 from inclad.detectors.patchcore import PatchCore
 
-DETECTORS: dict[str, type[Detector]] = {"patchcore": PatchCore, "padim": PaDiM, "cfa": CFA}
+DETECTORS: dict[str, type[Detector]] = {
+    "patchcore": PatchCore,
+    "padim": PaDiM,
+    "cfa": CFA,
+    "efficientad": EfficientAD,
+    "ganomaly": GANomaly,
+}
 
 
 # Lowest and highest value of options with a range of their own; all others are not negative.

@@ -109,7 +109,9 @@ class EfficientAD(Detector):
         if not 0 <= hard_quantile < 1:
             raise ValueError(f"efficientad: hard_quantile: {hard_quantile} must be at least 0 and below 1")
         if not 0 <= validation_share < 1:
-            raise ValueError(f"efficientad: validation_share: {validation_share} must be at least 0 and below 1")
+            raise ValueError(
+                f"efficientad: validation_share: {validation_share} must be at least 0 and below 1"
+            )
         if teacher_images and teacher_file:
             raise ValueError("efficientad: teacher_images, teacher_file: name one of the two")
         for key, folder in (("teacher_images", teacher_images), ("penalty_images", penalty_images)):
@@ -313,7 +315,9 @@ class EfficientAD(Detector):
             training=[self.teacher_steps, self.teacher_batch_size, self.learning_rate, self.weight_decay],
             mixed_precision=self.mixed_precision,
             seed=self.seed,
-            code=source_digest(*(f"detectors.{name}" for name in ("efficientad", "pdn", "patchcore", "training"))),
+            code=source_digest(
+                *(f"detectors.{name}" for name in ("efficientad", "pdn", "patchcore", "training"))
+            ),
         )
 
     def read_teacher(self, teacher: nn.Sequential) -> None:

@@ -92,7 +92,9 @@ class Autoencoder(nn.Module):
         self.decode = nn.ModuleList(
             nn.Sequential(nn.Conv2d(many, many, 4, 1, 2), nn.ReLU(), nn.Dropout(0.2)) for _ in self.sizes
         )
-        self.describe = nn.Sequential(nn.Conv2d(many, many, 3, 1, 1), nn.ReLU(), nn.Conv2d(many, out, 3, 1, 1))
+        self.describe = nn.Sequential(
+            nn.Conv2d(many, many, 3, 1, 1), nn.ReLU(), nn.Conv2d(many, out, 3, 1, 1)
+        )
 
     def forward(self, pixels: Tensor) -> Tensor:
         values = self.encode(pixels)

@@ -186,7 +186,7 @@ def test_papermill_and_jupyter_give_the_same_tables(project, tmp_path):
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("detectors=[patchcor]", "unknown detector 'patchcor' (known: patchcore, padim, cfa)"),
+        ("detectors=[patchcor]", "unknown detector 'patchcor' (known: patchcore, padim, cfa,"),
         ("backbone=resnt18", "backbone 'resnt18' is not a timm model (close: resnet18"),
         ("ordering=easiest", "unknown ordering 'easiest' (known: easy_to_hard, hard_to_easy, random, given)"),
         ("image_size=16", "image_size: 16 is too small"),
