@@ -40,6 +40,8 @@ from inclad.detectors.pdn import (
     LEAST_SIZE,
     MODEL_SIZES,
     Autoencoder,
+    freeze,
+    memory_format,
     normalised,
     pdn,
     pdn_side,
@@ -147,7 +149,7 @@ class EfficientAD(Detector):
         the last two and take the quantiles of the maps."""
         trained_on, held_out = self.split(images)
         if self.networks is None:
-            teacher = self.teacher(images)
+            teacher = self.make_teacher(images)
             self.mean, self.std = channel_statistics(
                 teacher(self.inputs(batch.pixels())) for batch in trained_on
             )
@@ -240,7 +242,7 @@ class EfficientAD(Detector):
         chosen = [images.samples[i] for i in order]
         return images.of(chosen[held:]), images.of(chosen[:held])
 
-    def teacher(self, images: Images) -> nn.Sequential:
+    def make_teacher(self, images: Images) -> nn.Sequential:
         """The frozen teacher: read from `teacher_file`, taken from the cache, or distilled.
 
         Raises ValueError when there is nothing to make it from.
@@ -415,14 +417,3 @@ def channel_statistics(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     mean = total / count
     std = (squares / count - mean.square()).clamp(min=0).sqrt().clamp(min=LEAST_DEVIATION)
     return mean.float().view(-1, 1, 1), std.float().view(-1, 1, 1)
-
-
-def freeze(network: nn.Module) -> nn.Module:
-    """The network without gradients, laid out as its device likes it."""
-    device = next(network.parameters()).device
-    return network.eval().requires_grad_(False).to(memory_format=memory_format(device))
-
-
-def memory_format(device: torch.device) -> torch.memory_format:
-    """Channels last on the CPU, where these convolutions then take two thirds of the time."""
-    return torch.channels_last if device.type == "cpu" else torch.contiguous_format

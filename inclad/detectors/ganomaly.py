@@ -81,8 +81,10 @@ class GANomaly(Detector):
             real = self.inputs(batch)
             latent = encoder(real)
             fake = decoder(latent)
+            real_features = features(discriminator, real)
+            discriminator.requires_grad_(False)  # the generator's update needs no gradients of it
             adversarial, content, code = losses(
-                real, fake, latent, second(fake), features(discriminator, real), features(discriminator, fake)
+                real, fake, latent, second(fake), real_features, features(discriminator, fake)
             )
             created = update(
                 self.adversarial_weight * adversarial
@@ -90,7 +92,9 @@ class GANomaly(Detector):
                 + self.encoder_weight * code,
                 creating,
             )
-            judged = update(discriminator_loss(discriminator(real), discriminator(fake.detach())), judging)
+            discriminator.requires_grad_(True)
+            verdicts = discriminator[-1](real_features), discriminator(fake.detach())
+            judged = update(discriminator_loss(*verdicts), judging)
             if judged < COLLAPSED:
                 discriminator.apply(draw)
             return created + judged

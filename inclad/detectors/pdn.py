@@ -4,6 +4,7 @@ Batzner, Heckler and Koenig, EfficientAD: accurate visual anomaly detection at m
 2024, appendix A. Both take pixels (B, 3, size, size) in [0, 1] and give maps of the same side.
 """
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -112,3 +113,14 @@ def normalised(pixels: Tensor) -> Tensor:
     """Pixels (B, 3, H, W) in [0, 1] -> with ImageNet's mean and standard deviation taken out."""
     mean, std = (pixels.new_tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     return (pixels - mean) / std
+
+
+def freeze(network: nn.Module) -> nn.Module:
+    """The network without gradients, laid out as its device likes it."""
+    device = next(network.parameters()).device
+    return network.eval().requires_grad_(False).to(memory_format=memory_format(device))
+
+
+def memory_format(device: torch.device) -> torch.memory_format:
+    """Channels last on the CPU, where these convolutions then take two thirds of the time."""
+    return torch.channels_last if device.type == "cpu" else torch.contiguous_format

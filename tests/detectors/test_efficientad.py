@@ -167,7 +167,7 @@ def test_nothing_to_make_a_teacher_of_is_refused(extractor, tmp_path):
     with pytest.raises(ValueError, match="efficientad: teacher_steps: 0 must be at least 1"):
         EfficientAD(teacher_steps=0)
     with pytest.raises(DataError, match="holds no images"):
-        EfficientAD(**SMALL, teacher_images=str(tmp_path)).teacher(extractor.images([]))
+        EfficientAD(**SMALL, teacher_images=str(tmp_path)).make_teacher(extractor.images([]))
 
 
 def same(first, second) -> bool:
@@ -180,8 +180,8 @@ def test_the_same_content_has_the_same_cached_teacher(
 ):
     task = make_task()
     images = make_extractor(cache=cache).images(task.train)
-    fresh = EfficientAD(**SMALL).teacher(make_extractor().images(task.train))
-    first = EfficientAD(**SMALL).teacher(images)
+    fresh = EfficientAD(**SMALL).make_teacher(make_extractor().images(task.train))
+    first = EfficientAD(**SMALL).make_teacher(images)
     assert same(first, fresh)
 
     def distil(*_):
@@ -192,12 +192,12 @@ def test_the_same_content_has_the_same_cached_teacher(
     shutil.copytree(task.train[0].image.parent, moved)
     copies = [type(sample)(moved / sample.image.name) for sample in task.train]
     other = make_extractor(cache=cache)
-    assert same(EfficientAD(**SMALL).teacher(other.images(copies)), first)
+    assert same(EfficientAD(**SMALL).make_teacher(other.images(copies)), first)
     for changed in ({"seed": 1}, {"width": 5}, {"teacher_steps": 4}):
         with pytest.raises(AssertionError, match="distilled again"):
-            EfficientAD(**(SMALL | changed)).teacher(images)
+            EfficientAD(**(SMALL | changed)).make_teacher(images)
     with pytest.raises(AssertionError, match="distilled again"):
-        EfficientAD(**SMALL).teacher(images.of(task.train[:3]))
+        EfficientAD(**SMALL).make_teacher(images.of(task.train[:3]))
 
 
 def test_a_cached_teacher_trains_the_same_students(make_extractor, tasks, cache):
@@ -213,7 +213,7 @@ def test_a_cached_teacher_trains_the_same_students(make_extractor, tasks, cache)
 def test_a_teacher_from_a_folder_does_not_depend_on_the_task(extractor, tasks):
     folder = str(tasks[2].train[0].image.parent)
     first, second = (
-        EfficientAD(**SMALL, teacher_images=folder).teacher(extractor.images(task.train))
+        EfficientAD(**SMALL, teacher_images=folder).make_teacher(extractor.images(task.train))
         for task in tasks[:2]
     )
     assert same(first, second)
@@ -366,3 +366,13 @@ def test_the_medium_network_learns_too(extractor, tasks):
     detector.fit(extractor.images(tasks[0].train))
     (batch,) = extractor.images(tasks[0].test)
     assert detector.score(batch)[0].isfinite().all()
+
+
+def test_bfloat16_learns_finite_maps(extractor, tasks):
+    detector = EfficientAD(**SMALL, mixed_precision=True)
+    detector.fit(extractor.images(tasks[0].train))
+    (batch,) = extractor.images(tasks[0].test)
+    maps, _ = detector.score(batch)
+    assert maps.dtype == torch.float32
+    assert maps.isfinite().all()
+    assert {value.dtype for value in detector.state().values()} == {torch.float32}

@@ -164,3 +164,13 @@ def test_features_are_what_the_last_layer_sees():
 def test_options_that_make_no_network_are_refused(options):
     with pytest.raises(ValueError, match=f"^ganomaly: {next(iter(options))}: "):
         GANomaly(**options)
+
+
+def test_bfloat16_learns_finite_maps(extractor, tasks):
+    detector = GANomaly(epochs=1, **SMALL, mixed_precision=True)
+    detector.fit(extractor.images(tasks[0].train))
+    (batch,) = extractor.images(tasks[0].test)
+    maps, scores = detector.score(batch)
+    assert maps.dtype == scores.dtype == torch.float32
+    assert maps.isfinite().all()
+    assert scores.isfinite().all()
