@@ -26,6 +26,11 @@ RANGES = {
     "weight_decay": (0, 1),
     "nu": (1e-9, 1e9),
     "alpha": (0, 1e9),
+    "beta1": (0, 1),
+    "hard_quantile": (0, 1),
+    "low_quantile": (0, 1),
+    "high_quantile": (0, 1),
+    "validation_share": (0, 1),
 }
 
 

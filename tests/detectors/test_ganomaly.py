@@ -140,7 +140,7 @@ def test_a_discriminator_that_has_won_begins_anew(extractor, tasks, monkeypatch)
         monkeypatch.setattr("inclad.detectors.ganomaly.COLLAPSED", threshold)
         detector = GANomaly(epochs=1, learning_rate=1e-12, **(SMALL | {"batch_size": 6}))
         detector.fit(extractor.images(tasks[0].train))
-        detectors.append(detector.networks["discriminator"][0].weight)
+        detectors.append(detector.networks["discriminator"][0].weight.detach())
     kept, drawn = detectors
     assert not torch.allclose(kept, drawn, atol=1e-3)
     assert drawn.std() == pytest.approx(0.02, rel=0.3)
