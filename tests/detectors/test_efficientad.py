@@ -3,11 +3,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 import yaml
 from safetensors.torch import save_file
 from torch.nn.functional import adaptive_avg_pool1d, interpolate
 
+from inclad.backbones import Backbone, Weights
 from inclad.data.task import DataError
 from inclad.detectors.efficientad import (
     EfficientAD,
@@ -19,6 +21,7 @@ from inclad.detectors.efficientad import (
 )
 from inclad.detectors.patchcore import embed
 from inclad.detectors.pdn import Autoencoder, normalised, pdn, pdn_side
+from inclad.features import Extractor
 
 SMALL = {
     "epochs": 1,
@@ -145,6 +148,16 @@ def test_targets_are_pooled_features_at_the_teachers_positions(extractor, tasks)
     pooled = adaptive_avg_pool1d(embed(batch), 8).transpose(1, 2).reshape(6, 8, 8, 8)
     expected = interpolate(pooled, size=(16, 16), mode="bilinear", align_corners=False)[:, :, 4:12, 4:12]
     assert torch.allclose(target, expected)
+
+
+@pytest.mark.parametrize("model", ["resnet18", "wide_resnet50_2"])
+def test_the_papers_backbones_can_be_distilled(model, tasks):
+    network = timm.create_model(model, pretrained=False, features_only=True, out_indices=(1, 2, 3))
+    backbone = Backbone(network, (1, 2, 3), Weights(model, "drawn", "0" * 64), (0.5,) * 3, (0.5,) * 3).eval()
+    (batch,) = Extractor(backbone, 64).images(tasks[0].train[:2])
+    target = EfficientAD().target(batch)
+    assert target.shape == (2, 384, 8, 8)
+    assert target.isfinite().all()
 
 
 def test_distillation_lowers_the_teachers_loss(extractor, tasks):
