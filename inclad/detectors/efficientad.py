@@ -11,11 +11,12 @@ seen one task only describes what it has not seen less well than one that knows 
 penalty on images from elsewhere needs such images and is left out without a folder of them. Training counts
 epochs, not steps. The autoencoder's bottleneck fits the image size, see `Autoencoder`.
 
-In a stream the teacher and the mean and standard deviation of its channels are those of the first task and stay
-as they are: they are what the students imitate, and a target that moves would undo what was learned of earlier
-tasks. Student and autoencoder go on training. The quantiles that give both maps one scale are taken anew after
-every task, from held-out images of that task and of the replay buffer, because the maps of changed networks
-have another scale.
+In a stream the teacher is that of the first task and stays as it is; student and autoencoder go on training. The
+mean and standard deviation of the teacher's channels are taken anew before every task, from its training images
+and those of the replay buffer: on a first task of one plain texture the channels hardly vary, and its small
+deviations would blow up the targets of every part that follows. The price is that the targets move a little
+from task to task. The quantiles that give both maps one scale are taken anew after every task, from held-out
+images of that task and of the buffer, because the maps of changed networks have another scale.
 """
 
 from collections.abc import Iterable, Iterator
@@ -145,17 +146,17 @@ class EfficientAD(Detector):
             self.read_teacher(self.pdn(teacher_out_channels))
 
     def fit(self, images: Images) -> None:
-        """At the first call make teacher, student and autoencoder and take the teacher's statistics; then train
-        the last two and take the quantiles of the maps."""
+        """At the first call make teacher, student and autoencoder; then take the teacher's statistics, train the
+        other two and take the quantiles of the maps."""
         trained_on, held_out = self.split(images)
         if self.networks is None:
             teacher = self.make_teacher(images)
-            self.mean, self.std = channel_statistics(
-                teacher(self.inputs(batch.pixels())) for batch in trained_on
-            )
             with seeded(self.generator):
                 self.networks = self.build(images.extractor)
             self.networks["teacher"] = teacher
+        self.mean, self.std = channel_statistics(
+            self.networks["teacher"](self.inputs(batch.pixels())) for batch in trained_on
+        )
         self.train(trained_on)
         with torch.no_grad():
             pairs = [self.maps(self.inputs(batch.pixels())) for batch in held_out or trained_on]
@@ -228,7 +229,8 @@ class EfficientAD(Detector):
 
     @torch.no_grad()
     def describe(self, inputs: Tensor) -> Tensor:
-        """The teacher's maps (B, C, side, side), each channel with mean 0 and deviation 1 on the first task."""
+        """The teacher's maps (B, C, side, side), each channel with mean 0 and deviation 1 on the last task's
+        training images."""
         return (self.networks["teacher"](inputs) - self.mean) / self.std
 
     def inputs(self, pixels: Tensor) -> Tensor:
