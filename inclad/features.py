@@ -10,8 +10,9 @@ from torch import Tensor
 
 from inclad.backbones import Backbone, smallest_image
 from inclad.cache import Cache, content_key, device_name, file_digest, source_digest
+from inclad.data.folder import existing_root, image_files, subfolders
 from inclad.data.images import read_image
-from inclad.data.task import Sample
+from inclad.data.task import DataError, Sample
 
 
 class Batch:
@@ -131,10 +132,34 @@ class Extractor:
         """The samples as batches for a detector."""
         return Images(samples, self, batch_size)
 
+    def folder(self, folder: str, batch_size: int = 32) -> Images:
+        """All images in a folder and the folders below it. Raises DataError when there are none."""
+        root = existing_root(folder, "images", "image files, also in folders of their own")
+        problems: list[str] = []
+        waiting, samples = [root], []
+        while waiting:
+            here = waiting.pop(0)
+            samples += [Sample(path) for path in image_files(here, root, problems)]
+            waiting += subfolders(here, root, problems)
+        if not samples:
+            problems.append(f"{folder}: holds no images; name a folder of images")
+        if problems:
+            raise DataError(list(dict.fromkeys(problems)))
+        return self.images(samples, batch_size)
+
     def pixels(self, samples: Sequence[Sample]) -> Tensor:
         """(B, 3, size, size) float32 in [0, 1], on the backbone's device."""
-        pixels = torch.stack([self.decoded(sample) for sample in samples])
-        return pixels.to(self.device).permute(0, 3, 1, 2).float() / 255
+        return self._floats([self.decoded(sample) for sample in samples])
+
+    def middle(self, samples: Sequence[Sample]) -> Tensor:
+        """The middle of each image at twice the resolution, shaped like its `pixels`; never cached."""
+        edge = self.image_size // 2
+        large = [read_image(sample.image, 2 * self.image_size) for sample in samples]
+        cut = slice(edge, edge + self.image_size)
+        return self._floats([torch.from_numpy(pixels[cut, cut]) for pixels in large])
+
+    def _floats(self, images: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(images)).to(self.device).permute(0, 3, 1, 2).float() / 255
 
     def features(self, samples: Sequence[Sample], stages: Sequence[int]) -> list[Tensor]:
         """Feature maps (B, C_s, H_s, W_s) float32 of the stages asked for."""

@@ -266,3 +266,33 @@ def test_a_damaged_entry_is_computed_again(make_extractor, tasks, cache):
     with pytest.warns(UserWarning, match="made again"):
         assert all(map(torch.equal, requests(again, tasks), plain))
     assert again.backbone.calls == 3
+
+
+def test_a_folder_is_read_with_the_folders_below_it(extractor, tmp_path):
+    for name in ("b/2.png", "b/10.png", "a.png", "b/c/d.PNG"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no image")
+    images = extractor.folder(str(tmp_path), 3)
+    names = [str(sample.image.relative_to(tmp_path)) for sample in images.samples]
+    assert names == ["a.png", "b/2.png", "b/10.png", "b/c/d.PNG"]
+    assert [len(batch) for batch in images] == [3, 1]
+
+
+def test_a_folder_without_images_and_links_that_leave_it_are_refused(extractor, tmp_path):
+    (tmp_path / "inside").mkdir()
+    with pytest.raises(DataError, match=r"inside: holds no images"):
+        extractor.folder(str(tmp_path / "inside"))
+    Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "secret.png")
+    (tmp_path / "inside/link.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(DataError, match=r"link.png: a link that leaves"):
+        extractor.folder(str(tmp_path / "inside"))
+    with pytest.raises(DataError, match=r"nowhere: does not exist"):
+        extractor.folder(str(tmp_path / "nowhere"))
+
+
+def test_the_middle_is_that_of_the_image_at_twice_the_size(extractor, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (128, 128, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    middle = extractor.middle([Sample(tmp_path / "image.png")])
+    assert torch.equal(middle[0].permute(1, 2, 0) * 255, torch.from_numpy(pixels[32:96, 32:96]).float())

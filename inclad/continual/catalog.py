@@ -17,6 +17,8 @@ CONTINUAL: dict[str, type[Learner]] = {
     "paste": Replay,
     "rd4ad": Replay,
     "fastflow": Replay,
+    "efficientad": Replay,
+    "ganomaly": Replay,
 }
 PROTOCOLS = ("naive", "continual")
 

@@ -5,7 +5,9 @@ import math
 
 from inclad.detectors.cfa import CFA
 from inclad.detectors.detector import Detector
+from inclad.detectors.efficientad import EfficientAD
 from inclad.detectors.fastflow import FastFlow
+from inclad.detectors.ganomaly import GANomaly
 from inclad.detectors.padim import PaDiM
 from inclad.detectors.paste import PaSTe
 from inclad.detectors.patchcore import PatchCore
@@ -20,6 +22,8 @@ DETECTORS: dict[str, type[Detector]] = {
     "paste": PaSTe,
     "rd4ad": RD4AD,
     "fastflow": FastFlow,
+    "efficientad": EfficientAD,
+    "ganomaly": GANomaly,
 }
 
 
@@ -32,6 +36,11 @@ RANGES = {
     "bootstrap_layer": (0, 2),
     "nu": (1e-9, 1e9),
     "alpha": (0, 1e9),
+    "beta1": (0, 1),
+    "hard_quantile": (0, 1),
+    "low_quantile": (0, 1),
+    "high_quantile": (0, 1),
+    "validation_share": (0, 1),
 }
 
 

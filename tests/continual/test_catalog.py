@@ -16,6 +16,17 @@ OPTIONS = {
     "paste": {"epochs": 2, "batch_size": 3},
     "rd4ad": {"epochs": 2, "batch_size": 4},
     "fastflow": {"epochs": 2, "batch_size": 4, "flow_steps": 2},
+    "efficientad": {
+        "epochs": 2,
+        "batch_size": 2,
+        "learning_rate": 5e-3,
+        "width": 8,
+        "teacher_out_channels": 16,
+        "teacher_steps": 4,
+        "teacher_batch_size": 3,
+        "hard_quantile": 0.9,
+    },
+    "ganomaly": {"epochs": 2, "batch_size": 3, "width": 4, "latent_size": 8},
 }
 
 each = pytest.mark.parametrize("name", DETECTORS)
@@ -79,7 +90,7 @@ def test_maps_are_finite_and_of_the_size_of_the_image(name, protocol, real_extra
     assert scores.shape == (8,)
     assert maps.dtype == scores.dtype == torch.float32
     assert maps.isfinite().all()
-    assert torch.equal(scores, maps.amax((1, 2)))
+    assert name == "ganomaly" or torch.equal(scores, maps.amax((1, 2)))
 
 
 @each
