@@ -108,9 +108,9 @@ class Extractor:
         }
         # Pixels (size, size, 3) uint8 of samples that are to be read from here, not from their files.
         self.copies: dict[Sample, Tensor] = {}
-        self._limit = int(memory_gib * 2**30)
-        self._held = 0
-        self._kept: OrderedDict[Sample, tuple[Tensor, ...]] = OrderedDict()
+        # Pixels are a few per cent of features; detectors that train on them ask for them every epoch.
+        self._recent = _Recent(int(memory_gib * 2**30))
+        self._recent_pixels = _Recent(int(memory_gib * 2**30 / 8))
 
     def info(self) -> dict:
         """Backbone weights (model, source, sha256), image size, device and settings, for run.json."""
@@ -163,7 +163,7 @@ class Extractor:
 
     def features(self, samples: Sequence[Sample], stages: Sequence[int]) -> list[Tensor]:
         """Feature maps (B, C_s, H_s, W_s) float32 of the stages asked for."""
-        absent = [sample for sample in dict.fromkeys(samples) if sample not in self._kept]
+        absent = [sample for sample in dict.fromkeys(samples) if sample not in self._recent]
         fresh = self._from_disk(absent)
         absent = [sample for sample in absent if sample not in fresh]
         if absent:
@@ -173,9 +173,9 @@ class Extractor:
                 if self.cache:
                     self.cache.put(self._key(sample), dict(zip(self._names, fresh[sample])))
         # All are taken before any is kept: keeping a new one may push out another that is asked for.
-        found = [fresh.get(sample) or self._kept[sample] for sample in samples]
+        found = [fresh.get(sample) or self._recent[sample] for sample in samples]
         for sample, held in zip(samples, found):
-            self._keep(sample, held)
+            self._recent.keep(sample, held)
         places = [self.backbone.stages.index(stage) for stage in stages]
         return [torch.stack([held[place] for held in found]) for place in places]
 
@@ -202,6 +202,13 @@ class Extractor:
         """(size, size, 3) uint8, resized: decoding a large file costs more than all that follows."""
         if sample in self.copies:
             return self.copies[sample]
+        if sample not in self._recent_pixels:
+            self._recent_pixels.keep(sample, (self._decode(sample),))
+        (pixels,) = self._recent_pixels[sample]
+        self._recent_pixels.keep(sample, (pixels,))
+        return pixels
+
+    def _decode(self, sample: Sample) -> Tensor:
         if not self.cache:
             return torch.from_numpy(read_image(sample.image, self.image_size))
         code = source_digest("data.images")
@@ -212,15 +219,24 @@ class Extractor:
         self.cache.put(key, {"pixels": pixels})
         return pixels
 
-    def _keep(self, sample: Sample, maps: tuple[Tensor, ...]) -> None:
-        if sample in self._kept:
-            self._kept.move_to_end(sample)
+
+class _Recent(OrderedDict[Sample, tuple[Tensor, ...]]):
+    """Tensors of the samples used last, up to `limit` bytes, and at least of one."""
+
+    def __init__(self, limit: int):
+        super().__init__()
+        self.limit, self.held = limit, 0
+
+    def keep(self, sample: Sample, tensors: tuple[Tensor, ...]) -> None:
+        """Take in a sample, or only say that it was used; the least recently used go."""
+        if sample in self:
+            self.move_to_end(sample)
             return
-        self._kept[sample] = maps
-        self._held += _bytes(maps)
-        while self._held > self._limit and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
-            self._held -= _bytes(dropped)
+        self[sample] = tensors
+        self.held += _bytes(tensors)
+        while self.held > self.limit and len(self) > 1:
+            _, dropped = self.popitem(last=False)
+            self.held -= _bytes(dropped)
 
 
 def _bytes(maps: tuple[Tensor, ...]) -> int:

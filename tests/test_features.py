@@ -105,7 +105,7 @@ def test_beyond_the_limit_the_least_recently_used_go_and_come_back_the_same(make
     assert extractor.backbone.calls == 5
     after = extractor.features([a], (1, 2, 3))
     assert all(torch.equal(x, y) for x, y in zip(before, after))
-    assert extractor._held <= 3.5 * BYTES
+    assert extractor._recent.held <= 3.5 * BYTES
 
 
 @pytest.mark.parametrize("held", [0, 1.5, 2.5, 4.5])
@@ -117,7 +117,7 @@ def test_a_batch_that_does_not_fit_is_still_whole(make_extractor, tasks, held):
     mixed = [*samples[2:], *samples[:2]]
     for ours, expected in zip(extractor.features(mixed, (1, 2, 3)), plenty.features(mixed, (1, 2, 3))):
         assert torch.allclose(ours, expected, atol=1e-6)
-    assert extractor._held <= max(held, 1) * BYTES
+    assert extractor._recent.held <= max(held, 1) * BYTES
 
 
 @pytest.mark.parametrize(("stages", "least"), [((1, 2, 3), 64), ((1, 2), 32), ((1, 2, 3, 4), 128)])
@@ -148,7 +148,7 @@ def test_the_cache_changes_no_bit(make_extractor, tasks, cache, memory_gib):
     assert all(map(torch.equal, plain, requests(cold, tasks)))
     assert all(map(torch.equal, plain, requests(warm, tasks)))
     assert (cold.backbone.calls, warm.backbone.calls) == (3, 0)
-    assert warm._held <= max(memory_gib * 2**30, BYTES)
+    assert warm._recent.held <= max(memory_gib * 2**30, BYTES)
 
 
 def test_the_cache_changes_no_bit_on_the_real_network(real_backbone, tasks, cache):

@@ -9,7 +9,7 @@ from inclad.continual.learner import Learner
 from inclad.data.task import Sample
 from inclad.detectors.detector import Detector
 from inclad.features import Batch, Extractor, Images
-from inclad.neighbors import farthest_first
+from inclad.neighbors import weighted_farthest_first
 
 
 class Replay(Learner):
@@ -82,7 +82,7 @@ class ReplayBuffer:
         """Take in a task's training images and copy the pixels of those that are kept."""
         order = None
         if self.selection == "farthest" and self.ratio:
-            order = _spread(images, self._generator)
+            order = _spread(images)
         self.add(images.samples, order)
         pixels = {sample: images.extractor.decoded(sample) for sample in self.samples()}
         self.copies.clear()
@@ -127,11 +127,11 @@ class ReplayBuffer:
         return state
 
 
-def _spread(images: Images, generator: torch.Generator) -> list[int]:
-    """All places in `images`, farthest first by their mean features of the deepest stage."""
+def _spread(images: Images) -> list[int]:
+    """All places in `images`, the first and then always the farthest by mean features of the deepest stage."""
     deepest = images.extractor.backbone.stages[-1:]
     means = torch.cat([batch.features(deepest)[0].mean((2, 3)) for batch in images])
-    return farthest_first(means, len(means), generator).tolist()
+    return weighted_farthest_first(means, torch.ones_like(means[:, 0]), len(means)).tolist()
 
 
 def fair_quotas(budget: int, available: list[int]) -> list[int]:

@@ -1,11 +1,14 @@
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inclad.continual.replay import ReplayBuffer, fair_quotas
+from inclad.continual.catalog import CONTINUAL, make_learner
+from inclad.continual.replay import Replay, ReplayBuffer, fair_quotas
 from inclad.data.task import Sample
+from tests.continual.test_catalog import OPTIONS
 
 
 def samples(task: str, count: int) -> tuple[Sample, ...]:
@@ -115,3 +118,65 @@ def test_the_choice_repeats_with_its_seed_and_is_in_task_order():
     assert chosen[0] == chosen[1]
     assert chosen[0] != chosen[2]
     assert chosen[0] != [*samples("a", 4), *samples("b", 4), *samples("c", 4)], "chosen at random"
+
+
+TRAINED = [name for name, cls in CONTINUAL.items() if cls is Replay]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_without_a_buffer_replay_is_the_naive_learner_bit_for_bit(name, make_extractor, tasks):
+    states = []
+    for protocol, more in (("naive", {}), ("continual", {"buffer_ratio": 0.0})):
+        learner, extractor = make_learner(name, protocol, OPTIONS[name] | more), make_extractor()
+        for task in tasks[:2]:
+            learner.learn(extractor.images(task.train))
+        states.append(learner.state())
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_replay_grows_by_its_budget_of_pixels_and_no_more(name, extractor, tasks):
+    learner = make_learner(name, "continual", OPTIONS[name] | {"buffer_ratio": 0.5})
+    sizes = []
+    for task in tasks:
+        learner.learn(extractor.images(task.train))
+        sizes.append(learner.kept_bytes() - learner.detector.kept_bytes())
+    # 3 images of 64 x 64 pixels and their task; 8 bytes a task for its size.
+    assert sizes == [3 * (64 * 64 * 3 + 8) + 8 * count for count in (1, 2, 3)]
+
+
+def test_replayed_images_are_read_from_their_copies(make_extractor, make_task, tasks):
+    """A task whose files are gone is still trained on."""
+    gone, extractor = make_task("gone"), make_extractor()
+    learner = make_learner("stfpm", "continual", OPTIONS["stfpm"] | {"buffer_ratio": 1.0})
+    learner.learn(extractor.images(gone.train))
+    for sample in gone.train:
+        sample.image.unlink()
+    fresh = make_extractor()
+    learner.learn(fresh.images(tasks[0].train))
+    with pytest.raises((OSError, ValueError)):
+        make_extractor().pixels(gone.train[:1])
+
+
+def test_a_capacity_takes_the_place_of_the_ratio(extractor, tasks):
+    learner = make_learner("stfpm", "continual", OPTIONS["stfpm"] | {"buffer_capacity": 2})
+    for task, kept_now in zip(tasks, (2, 2, 2)):
+        learner.learn(extractor.images(task.train))
+        assert len(learner.buffer.samples()) == kept_now
+
+
+def test_the_farthest_images_are_kept_by_their_mean_features(extractor, tasks):
+    buffer = ReplayBuffer(0.5, selection="farthest")
+    buffer.take(extractor.images(tasks[0].train))
+    chosen = [tasks[0].train.index(sample) for sample in buffer.samples()]
+    means = extractor.features(tasks[0].train, (3,))[0].mean((2, 3))
+    distances = torch.cdist(means, means)
+    # The second and the third are each the farthest from those before.
+    for count in (1, 2):
+        assert chosen[count] == int(distances[:, chosen[:count]].amin(1).argmax())
+
+
+def test_an_unknown_selection_is_refused():
+    with pytest.raises(ValueError, match="buffer_selection: 'best' is unknown"):
+        ReplayBuffer(0.5, selection="best")
