@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -96,7 +97,7 @@ def _r_panels(r: pd.DataFrame, title: str) -> Figure:
     }
     tasks = max((tasks for _, tasks in matrices.values()), key=len)
     size = _name_size(2.4 * 72 / len(tasks))
-    names = _inches(tasks, size)
+    names = name_width(tasks, size)
     left, right, gap, head = names + 0.3, 0.75, 0.12, 0.24
     room = (WIDTH - left - right - gap * (len(protocols) - 1)) / len(protocols)
     side = min(room, 3.0, max(1.4, 0.6 * len(tasks)))
@@ -117,7 +118,7 @@ def _r_panels(r: pd.DataFrame, title: str) -> Figure:
     tall = (head + side) * len(levels) - head
     tall, low = min(tall, 3.0), bottom + (tall - min(tall, 3.0)) / 2
     bar = fig.add_axes(((width - right + 0.15) / width, low / height, 0.13 / width, tall / height))
-    _roc_bar(fig, bar)
+    roc_bar(fig, bar)
     return fig
 
 
@@ -160,7 +161,8 @@ def _name_axes(ax: Axes, tasks: Sequence[str], size: float, *, rows: bool, colum
     ax.set_xlabel("tested on" if columns else "")
 
 
-def _roc_bar(fig: Figure, bar: Axes, *, horizontal: bool = False) -> None:
+def roc_bar(fig: Figure, bar: Axes, *, horizontal: bool = False) -> None:
+    """The colour bar of ROC-AUC, drawn into the axes `bar`."""
     where = "horizontal" if horizontal else "vertical"
     mappable = ScalarMappable(ROC_LIMITS, ROC_AUC)
     fig.colorbar(mappable, cax=bar, extend="min", orientation=where, label="ROC-AUC")
@@ -197,8 +199,8 @@ def experts(experts: pd.DataFrame) -> Figure:
     tasks, detectors = list(rank.index), list(image.columns)
     columns = len(detectors) + (len(detectors) > 1)
     size = 8 if len(tasks) <= 15 else 7
-    left, right, gap, head = _inches(tasks, size) + 0.1, 0.95, 0.2, 0.36
-    bottom = 0.75 * _inches(detectors, 8) + 0.58
+    left, right, gap, head = name_width(tasks, size) + 0.1, 0.95, 0.2, 0.36
+    bottom = 0.75 * name_width(detectors, 8) + 0.58
     room = (WIDTH - left - right - gap * (len(levels) - 1)) / len(levels)
     across = min(room, 0.62 * columns)
     width = max(left + across * len(levels) + gap * (len(levels) - 1) + right, 4.2)
@@ -233,7 +235,7 @@ def experts(experts: pd.DataFrame) -> Figure:
     bar = fig.add_axes(
         ((left + 0.3) / width, 0.24 / height, min(2.6, width - left - 0.6) / width, 0.1 / height)
     )
-    _roc_bar(fig, bar, horizontal=True)
+    roc_bar(fig, bar, horizontal=True)
     bar.set_xlabel("")
     bar.set_title("ROC-AUC", fontsize=7, pad=2)
     return fig
@@ -249,13 +251,13 @@ def orders(orders: pd.DataFrame) -> Figure:
     table = table[list(orders["ordering"].drop_duplicates())].sort_values(orders["ordering"].iloc[0])
     count, columns = table.shape
     size = _name_size(0.24 * 72)
-    names = _inches(table.index, size) + 0.45
+    names = name_width(table.index, size) + 0.45
     width, height = min(WIDTH, 2 * names + max(1, columns - 1) * 1.6), 0.58 + 0.24 * count
     fig = Figure(figsize=(width, height), facecolor="white")
     ax = fig.add_axes((names / width, 0.1 / height, 1 - 2 * names / width, 1 - 0.58 / height))
     for number, (task, positions) in enumerate(table.iterrows()):
         colour = matplotlib.colormaps["viridis"](0.92 * number / max(1, count - 1))
-        x, y = _ribbon(positions.to_numpy(float))
+        x, y = ribbon(positions.to_numpy(float))
         ax.plot(x, y, color=colour, linewidth=4.5, alpha=0.75, solid_capstyle="round", clip_on=False)
         ax.plot(range(columns), positions, "o", color=colour, ms=6, markeredgecolor="white", clip_on=False)
         ends = ((0, -0.06, "right"), (columns - 1, 0.06, "left")) if columns > 1 else ((0, -0.06, "right"),)
@@ -272,7 +274,7 @@ def orders(orders: pd.DataFrame) -> Figure:
     return fig
 
 
-def _ribbon(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ribbon(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A smooth line through the positions that leaves and meets each of them level."""
     t = np.linspace(0, 1, 40)
     ease = 3 * t**2 - 2 * t**3
@@ -305,7 +307,7 @@ def seen_average(r: pd.DataFrame, level: str) -> Figure:
             ["detector", "protocol"], sort=False
         ):
             means = stream.groupby("step")["roc_auc"].mean()
-            ax.plot(means.index, means, **_look(detector, protocol))
+            ax.plot(means.index, means, **detector_style(detector, protocol))
             lowest = min(lowest, means.min())
         ax.axhline(0.5, color="#999999", linewidth=0.8, zorder=0)
         ax.set_title(ordering.replace("_", " "))
@@ -331,12 +333,10 @@ def costs(costs: pd.DataFrame) -> Figure:
     fig = Figure(figsize=(WIDTH, 3.0), facecolor="white", layout="constrained")
     for ax, (title, values) in zip(fig.subplots(1, 3), panels.items()):
         for (detector, protocol), group in costs.groupby(["detector", "protocol"], sort=False):
-            ax.plot(group["step"], values[group.index], **_look(detector, protocol))
+            ax.plot(group["step"], values[group.index], **detector_style(detector, protocol))
         if values.min() > 0 and values.max() > 30 * values.min():
             ax.set_yscale("log")
-            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            ax.yaxis.set_major_formatter("{x:g}")
-            ax.yaxis.set_minor_locator(NullLocator())
+            log_ticks(ax.yaxis)
         else:
             ax.set_ylim(bottom=0)
         ax.set_title(title)
@@ -385,9 +385,7 @@ def speedups(results: pd.DataFrame) -> Figure:
         ax.axvline(1, color="#999999", linewidth=0.8, zorder=0)
         ax.set_xscale("log")
         ax.set_xlim(min(values) / 1.6, max(values) * 1.8)
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_major_formatter("{x:g}")
-        ax.xaxis.set_minor_locator(NullLocator())
+        log_ticks(ax.xaxis)
         ax.set_yticks(range(len(panel)), panel["name"])
         ax.set_ylim(len(panel) - 0.5, -0.7)
         ax.set_xlabel(unit)
@@ -409,7 +407,7 @@ def scaling(scaling: pd.DataFrame) -> Figure:
         rows = scaling[scaling["against"] == kind]
         for detector, points in rows.groupby("detector", sort=False):
             value, seconds = points["value"].to_numpy(float), points["seconds"].to_numpy(float)
-            look = _look(detector, "continual")
+            look = detector_style(detector, "continual")
             ax.plot(value, seconds, **look)
             theory = seconds[-1] * (value / value[-1]) ** points["slope"].iloc[0]
             ax.plot(value, theory, color=look["color"], linestyle=":", linewidth=1.0)
@@ -427,13 +425,21 @@ def scaling(scaling: pd.DataFrame) -> Figure:
         )
     fig.axes[0].set_ylabel("seconds to score")
     names = list(scaling["detector"].drop_duplicates())
-    handles = [Line2D([], [], **_look(name, "continual"), label=name) for name in names]
+    handles = [Line2D([], [], **detector_style(name, "continual"), label=name) for name in names]
     handles.append(Line2D([], [], color="black", linestyle=":", linewidth=1.0, label="slope of the theory"))
     fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), handlelength=2.6)
     return fig
 
 
-def _look(detector: str, protocol: str) -> dict:
+def log_ticks(axis: Axis) -> None:
+    """Plain numbers at 1, 2 and 5 of every decade of a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def detector_style(detector: str, protocol: str) -> dict:
+    """Colour, marker and line of a detector, hollow when naive, for `Axes.plot` and `Line2D`."""
     colour, marker = DETECTORS.get(detector, ("#444444", "*"))
     hollow = {"markerfacecolor": "white"} if protocol == "naive" else {}
     style = {"color": colour, "marker": marker, "linestyle": LINES.get(protocol, ":")}
@@ -443,8 +449,12 @@ def _look(detector: str, protocol: str) -> dict:
 def _legend(fig: Figure, rows: pd.DataFrame) -> None:
     names = list(rows["detector"].drop_duplicates())
     protocols = [protocol for protocol in LINES if protocol in set(rows["protocol"])]
-    handles = [Line2D([], [], **_look(name, "continual") | {"linestyle": ""}, label=name) for name in names]
-    handles += [Line2D([], [], **_look("", name) | {"marker": "o"}, label=name) for name in protocols]
+    handles = [
+        Line2D([], [], **detector_style(name, "continual") | {"linestyle": ""}, label=name) for name in names
+    ]
+    handles += [
+        Line2D([], [], **detector_style("", name) | {"marker": "o"}, label=name) for name in protocols
+    ]
     fig.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), handlelength=2.6)
 
 
@@ -520,7 +530,7 @@ def forgetting_frame(
     are drawn. `shown` is the task the image belongs to.
     """
     size = _name_size(1.9 * 72 / len(tasks))
-    names = min(_inches(tasks, size), 1.3)
+    names = min(name_width(tasks, size), 1.3)
     side, top, gap = 1.9, 0.52, 0.32
     width, height = WIDTH, top + 2 * side + gap + names + 0.3
     left = WIDTH - 0.62 - 2 * side - 0.12
@@ -574,7 +584,7 @@ def forgetting_frame(
     bar = fig.add_axes(
         (x, (height - top - 2 * side - gap + 0.2) / height, 0.1 / width, (side - 0.3) / height)
     )
-    _roc_bar(fig, bar)
+    roc_bar(fig, bar)
     return fig
 
 
@@ -585,7 +595,7 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[tuple[np.ndarray, np.ndarra
     `image` uint8 (H, W, 3), `mask` bool (H, W), outlined.
     """
     columns = max(len(cells) for _, cells in rows)
-    names = _inches([name for name, _ in rows], 8) + 0.1
+    names = name_width([name for name, _ in rows], 8) + 0.1
     side = min((WIDTH - names) / columns, 1.3)
     width, height = names + side * columns, (side + 0.17) * len(rows)
     fig = Figure(figsize=(width, height), facecolor="white")
@@ -613,7 +623,7 @@ def last_maps(
     """
     protocols = [protocol for protocol in LINES if f"{detector}.{protocol}" in maps]
     columns = 1 + len(protocols)
-    label = _inches(names, 8) + 0.1
+    label = name_width(names, 8) + 0.1
     side = min((WIDTH - label) / columns, 1.25)
     width, height = label + side * columns, 0.25 + side * len(images)
     fig = Figure(figsize=(width, height), facecolor="white")
@@ -651,10 +661,10 @@ def gains(summary: pd.DataFrame) -> Figure:
         ]
         for y, (ordering, detector) in enumerate(rows):
             ends = [values.get((ordering, detector, protocol), np.nan) for protocol in LINES]
-            look = _look(detector, "continual")
+            look = detector_style(detector, "continual")
             ax.plot(ends, [y, y], color=look["color"], linewidth=1.2, zorder=1)
             for protocol, value in zip(LINES, ends):
-                ax.plot(value, y, **_look(detector, protocol) | {"linestyle": "", "markersize": 6})
+                ax.plot(value, y, **detector_style(detector, protocol) | {"linestyle": "", "markersize": 6})
         ax.set_title(f"{level} level")
         ax.set_xlabel("roc_auc_cl")
         ax.axvline(0.5, color="#999999", linewidth=0.8, zorder=0)
@@ -830,6 +840,6 @@ def _fit(title: str, width: float) -> float:
     return min(8.0, width * 72 / (0.62 * max(len(title), 1)))
 
 
-def _inches(names: Sequence[str], size: float) -> float:
+def name_width(names: Sequence[str], size: float) -> float:
     """Room that the longest of the names takes."""
     return max((len(name) for name in names), default=0) * size * 0.6 / 72 + 0.06

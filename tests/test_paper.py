@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from inclad import metrics, paper, paper_plots, plots, verdicts
+from inclad.published import published_scenario
 from inclad.reference import reference_table
 
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared" / "reference"
@@ -49,10 +50,10 @@ def test_a_published_matrix_is_the_one_that_is_printed():
 
 def test_every_scenario_has_all_its_matrices_complete():
     assert len(paper.SCENARIOS) == 17
+    words = paper.orders_in_words().set_index("scenario")["tasks"]
     for dataset, ordering in paper.SCENARIOS:
         r = paper.published_r(dataset, ordering)
-        order = paper.orders(dataset)
-        tasks = list(order[order["ordering"] == ordering].sort_values("position")["task"])
+        tasks = words[paper.scenario_name(dataset, ordering)].split(", ")
         groups = r.groupby(["detector", "protocol", "level"])
         assert len(groups) == 2 * 2 * 2
         for _, cells in groups:
@@ -77,8 +78,6 @@ def test_one_backbone_can_be_had_alone_and_an_unknown_one_not():
     for wrong in (["resnet50"], []):
         with pytest.raises(ValueError, match="choose from resnet18, wide_resnet50_2"):
             paper.published_mean("BTAD", "random", wrong)
-    with pytest.raises(ValueError, match="no published orders of 'Elpv'"):
-        paper.orders("Elpv")
 
 
 @pytest.mark.parametrize(
@@ -191,20 +190,6 @@ def test_only_one_order_of_equal_scores_gives_the_printed_ranks():
     assert (rules.drop("as published")["reproduced"] < 46).all()
 
 
-def test_the_order_of_equal_scores_in_mvtec():
-    ranks = paper.published_ranks("MVTec")
-    ties = vectors("ranking_mvtec_ties")
-    assert dict(ranks.loc[["bottle", "hazelnut"], "patchcore"]) == ties["patchcore_tied_at_1.0000"]
-    assert dict(ranks.loc[["bottle", "tile", "leather"], "cfa"]) == ties["cfa_tied_at_1.0000"]
-    for name, value in ties["average_rank"].items():
-        assert ranks.loc[name].mean() == pytest.approx(value, abs=1e-6)
-
-
-def test_ranks_of_mpdd():
-    vector = vectors("ranking_mpdd")
-    assert paper.published_ranks("MPDD").T.to_dict() == vector["ranks"]
-
-
 def test_all_spearman_correlations_are_reproduced():
     table = paper.spearman_table()
     assert len(table) == 15
@@ -235,27 +220,11 @@ def test_figure_2_agrees_with_the_tables():
 def test_the_heatmaps_follow_figure_2():
     figure = reference_table("figure2_experts")
     for dataset in paper.DATASETS:
-        order = paper.orders(dataset)
-        easy = order[order["ordering"] == "easy_to_hard"].sort_values("position")["task"]
         concepts = figure[figure["dataset"] == dataset].sort_values("position_easy_to_hard")["concept"]
-        assert list(easy) == list(concepts)
-        hard = order[order["ordering"] == "hard_to_easy"].sort_values("position")["task"]
-        assert list(hard) == list(easy)[::-1]
+        assert list(concepts) == published_scenario(f"{dataset.lower()}_easy_to_hard").tasks
 
 
 # the 27 tasks, Table 1
-
-
-def test_average_rank_gives_the_27_tasks_and_average_roc_auc_does_not():
-    positions = paper.retained_positions()
-    assert positions["retained"].sum() == 27
-    wrong = {}
-    for column in ("by_rank", "by_roc_auc"):
-        wrong[column] = set()
-        for _, rows in positions.groupby("dataset"):
-            rule = rows[column].isin(paper.middle_and_ends(len(rows)))
-            wrong[column] |= set(rows[rule & ~rows["retained"]]["concept"])
-    assert wrong == {"by_rank": set(), "by_roc_auc": {"cable", "hazelnut", "wood", "candle"}}
 
 
 def test_the_stream_is_grouped_and_not_sorted():
@@ -346,6 +315,8 @@ def test_the_sentences_carry_the_numbers(found):
     assert "0.102" in found["roc_auc"].text and "0.014" in found["roc_auc"].text
     assert "0.325" in found["bwt"].text and "0.0017" in found["bwt"].text
     assert "166 of 351" in found["stream"].text
+    assert "4 tasks of the stream do not stand at those positions (MVTec" in found["selection"].text
+    assert "all 27 tasks are those of the stream" in found["selection"].text
     for check in found.values():
         assert "nan" not in check.text.lower().replace("ganomaly", "") and "  " not in check.text
 
@@ -377,9 +348,7 @@ def test_figures_are_drawn_and_told(table):
 
 
 def test_scenario_figures():
-    orders = paper.orders("MPDD")
-    ranks = paper.published_ranks("MPDD").mean(axis=1)
-    figure = paper_plots.scenario(paper.expert_scores("MPDD"), orders, ranks, "MPDD")
+    figure = paper_plots.scenario("MPDD", paper.all_orders())
     printed = [text.get_text() for text in figure.texts]
     assert printed[:6] == ["4.67", "4.33", "3.67", "3.00", "3.00", "2.33"] and printed[-1] == "MPDD"
     strips = paper_plots.scenario_strips(paper.all_orders())
