@@ -1,4 +1,4 @@
-"""Figures of the paper's own numbers, and each of them in words; drawn from the tables of inclad.paper."""
+"""Figures of the paper's own numbers, and each of them in words; drawn from `inclad.paper.tables`."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from inclad import paper, plots
+from inclad import plots
+from inclad.paper import tables
 from inclad.plots import ROC_AUC, ROC_LIMITS, STYLE, WIDTH
 from inclad.published import PUBLISHED_TIES
 from inclad.scenarios import consensus_ranks, kept_positions
@@ -31,7 +32,7 @@ _styled = matplotlib.rc_context(STYLE)
 
 @_styled
 def against_print(table: pd.DataFrame) -> Figure:
-    """Table 2 against the heatmaps: ROC-AUC, BWT by Eq. 2 and step-wise BWT; `table` is `paper.table2()`.
+    """Table 2 against the heatmaps: ROC-AUC, BWT by Eq. 2 and step-wise BWT; `table` is `tables.table2()`.
 
     A point a row of Table 2, hollow for naive. On the diagonal the two agree.
     """
@@ -76,7 +77,7 @@ def describe_against_print(table: pd.DataFrame) -> str:
 
 @_styled
 def implied(rest: pd.DataFrame) -> Figure:
-    """What the two methods outside the heatmaps would average; `rest` is `paper.implied_rest()`.
+    """What the two methods outside the heatmaps would average; `rest` is `tables.implied_rest()`.
 
     A row a dataset, a panel a level, naive hollow; 0.5 is guessing.
     """
@@ -110,7 +111,7 @@ def describe_implied(rest: pd.DataFrame) -> str:
 def retained(positions: pd.DataFrame) -> Figure:
     """Which positions the multi-dataset stream keeps of a dataset, under two orders.
 
-    `positions` is `paper.retained_positions()`. A panel a dataset of more than six concepts; filled = in the
+    `positions` is `tables.retained_positions()`. A panel a dataset of more than six concepts; filled = in the
     stream, a ring = where the rule's six are.
     """
     big = positions[positions["tasks"] > 6]
@@ -153,7 +154,7 @@ def describe_retained(positions: pd.DataFrame) -> str:
 
 @_styled
 def time_ratios(times: pd.DataFrame) -> Figure:
-    """Evaluation over training time, a point a dataset and form; `times` is `paper.times()`."""
+    """Evaluation over training time, a point a dataset and form; `times` is `tables.times()`."""
     median = times.groupby("model")["ratio"].median().sort_values()
     names = list(median.index)
     fig = Figure(figsize=(WIDTH, 0.9 + 0.27 * len(names)), facecolor="white", layout="constrained")
@@ -182,7 +183,7 @@ def describe_times(times: pd.DataFrame) -> str:
 def scenario_strips(orders: pd.DataFrame) -> Figure:
     """Every scenario as a strip of its tasks in order, coloured by how the experts do on them.
 
-    `orders` is `paper.all_orders()`. Blocks of one source dataset are ruled.
+    `orders` is `tables.all_orders()`. Blocks of one source dataset are ruled.
     """
     scenarios = orders.groupby(["dataset", "ordering"], sort=False)
     longest = int(orders["position"].max())
@@ -222,9 +223,9 @@ def scenario_strips(orders: pd.DataFrame) -> Figure:
 def scenario(dataset: str, orders: pd.DataFrame) -> Figure:
     """One dataset: what each expert makes of its tasks, and where each of its orders puts them.
 
-    `orders` is `paper.all_orders()`. The first order is that of the rows at the left.
+    `orders` is `tables.all_orders()`. The first order is that of the rows at the left.
     """
-    experts = paper.experts_of(dataset)
+    experts = tables.experts_of(dataset)
     ranks = consensus_ranks(experts, PUBLISHED_TIES).set_index("task")["average_rank"]
     orders = orders[orders["dataset"] == dataset]
     table = orders.pivot(index="concept", columns="ordering", values="position")
@@ -296,7 +297,7 @@ def scenario(dataset: str, orders: pd.DataFrame) -> Figure:
 def multi_stream(orders: pd.DataFrame) -> Figure:
     """The multi-dataset stream, easy to hard: the mean expert ROC-AUC of the task at each position.
 
-    `orders` is `paper.all_orders()`.
+    `orders` is `tables.all_orders()`.
     """
     stream = orders[(orders["dataset"] == "MultiDataset") & (orders["ordering"] == "easy_to_hard")]
     fig = Figure(figsize=(WIDTH, 3.2), facecolor="white", layout="constrained")
