@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from inclad import plots
 from inclad.paper import tables
-from inclad.plots import ROC_AUC, ROC_LIMITS, STYLE, WIDTH
+from inclad.plots import ROC_AUC, ROC_LIMITS, WIDTH, styled
 from inclad.published import PUBLISHED_TIES
 from inclad.scenarios import consensus_ranks, kept_positions
 
@@ -27,10 +27,9 @@ DATASETS = {
     "MultiDataset": ("#000000", "P"),
 }
 FORMS = {"naive": -0.15, "continual": 0.15}  # how far off the line of their row the two forms stand
-_styled = matplotlib.rc_context(STYLE)
 
 
-@_styled
+@styled
 def against_print(table: pd.DataFrame) -> Figure:
     """Table 2 against the heatmaps: ROC-AUC, BWT by Eq. 2 and step-wise BWT; `table` is `tables.table2()`.
 
@@ -75,7 +74,7 @@ def describe_against_print(table: pd.DataFrame) -> str:
     )
 
 
-@_styled
+@styled
 def implied(rest: pd.DataFrame) -> Figure:
     """What the two methods outside the heatmaps would average; `rest` is `tables.implied_rest()`.
 
@@ -107,7 +106,7 @@ def describe_implied(rest: pd.DataFrame) -> str:
     return f"Points a dataset, both levels, with a line at 0.5: {'; '.join(said)}."
 
 
-@_styled
+@styled
 def retained(positions: pd.DataFrame) -> Figure:
     """Which positions the multi-dataset stream keeps of a dataset, under two orders.
 
@@ -152,7 +151,7 @@ def describe_retained(positions: pd.DataFrame) -> str:
     return f"Dots along the order from hard to easy, those in the stream filled. {'. '.join(said)}."
 
 
-@_styled
+@styled
 def time_ratios(times: pd.DataFrame) -> Figure:
     """Evaluation over training time, a point a dataset and form; `times` is `tables.times()`."""
     median = times.groupby("model")["ratio"].median().sort_values()
@@ -179,7 +178,7 @@ def describe_times(times: pd.DataFrame) -> str:
     return f"Points on a log axis, evaluation over training time: {'; '.join(said)}."
 
 
-@_styled
+@styled
 def scenario_strips(orders: pd.DataFrame) -> Figure:
     """Every scenario as a strip of its tasks in order, coloured by how the experts do on them.
 
@@ -219,7 +218,7 @@ def scenario_strips(orders: pd.DataFrame) -> Figure:
     return fig
 
 
-@_styled
+@styled
 def scenario(dataset: str, orders: pd.DataFrame) -> Figure:
     """One dataset: what each expert makes of its tasks, and where each of its orders puts them.
 
@@ -293,7 +292,7 @@ def scenario(dataset: str, orders: pd.DataFrame) -> Figure:
     return fig
 
 
-@_styled
+@styled
 def multi_stream(orders: pd.DataFrame) -> Figure:
     """The multi-dataset stream, easy to hard: the mean expert ROC-AUC of the task at each position.
 
