@@ -236,14 +236,14 @@ def _data_check(options: argparse.Namespace) -> int:
 
 
 def _data_show(options: argparse.Namespace) -> int:
-    from inclad import plots
+    from inclad import pictures
     from inclad.data.catalog import choose_size, load_tasks
     from inclad.evaluate import example_rows
     from inclad.results import png
 
     tasks = load_tasks(options.name, root=options.root)
     out = Path(options.out or f"{options.name}-examples.png")
-    sheet = plots.contact_sheet(example_rows(tasks, choose_size(options.name)))
+    sheet = pictures.contact_sheet(example_rows(tasks, choose_size(options.name)))
     write_atomic(out, png(sheet, limit=8_000_000))  # a file on disk, not a page of the book
     print(out.as_posix())
     return 0

@@ -80,11 +80,9 @@ def select_across(
 ) -> pd.DataFrame:
     """Choose the tasks of a stream over several datasets; hardest first within each (InCLAD, section 3).
 
-    A dataset of at most six tasks keeps all; a larger one keeps its two hardest, its two easiest and the two
-    at the positions floor(n/2) and floor(n/2) + 1 from the hard end. `criterion` average_rank sorts by the
-    consensus of the experts and gives the paper's 27 tasks (with its ties); average_roc_auc is what the text
-    says, and gives others. Returns dataset, task, average_rank, average_roc_auc, and `of`, the number of
-    tasks that the dataset had.
+    Each dataset keeps its `kept_positions`. `criterion` average_rank sorts by the consensus of the experts
+    and gives the paper's 27 tasks (with its ties); average_roc_auc is what the text says, and gives others.
+    Returns dataset, task, average_rank, average_roc_auc, and `of`, the number of tasks that the dataset had.
     """
     if criterion not in ("average_rank", "average_roc_auc"):
         raise ValueError(f"unknown criterion {criterion!r} (known: average_rank, average_roc_auc)")
@@ -94,11 +92,18 @@ def select_across(
         if criterion == "average_roc_auc":
             table = table.sort_values(criterion, kind="stable", ignore_index=True)
         count = len(table)
-        if count > 6:
-            positions = (1, 2, count // 2, count // 2 + 1, count - 1, count)
-            table = table.iloc[[position - 1 for position in positions]]
+        table = table.iloc[[position - 1 for position in kept_positions(count)]]
         chosen.append(table.assign(of=count)[["dataset", "task", "average_rank", "average_roc_auc", "of"]])
     return pd.concat(chosen, ignore_index=True)
+
+
+def kept_positions(count: int) -> list[int]:
+    """Positions, 1 = hardest, that a stream over several datasets keeps of `count` tasks (InCLAD, section 3).
+
+    All of up to six; else two at each end, and floor(count/2) and the one after it.
+    """
+    middle = count // 2
+    return [1, 2, middle, middle + 1, count - 1, count] if count > 6 else list(range(1, count + 1))
 
 
 def order_across(chosen: pd.DataFrame, ordering: str, rule: str = "blocks") -> list[str]:

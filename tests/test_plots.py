@@ -1,18 +1,9 @@
-import base64
-import io
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
-from ipywidgets import Widget
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from PIL import Image
 
-from inclad import plots
+from inclad import pictures, plots
 from inclad.results import png
 
 NAN = float("nan")
@@ -230,13 +221,13 @@ def test_costs_show_seconds_and_mebibytes():
 
 def test_anomaly_maps_share_one_scale():
     image, mask, scores = picture()
-    fig = plots.anomaly_maps(
+    fig = pictures.anomaly_maps(
         [image] * 7, [mask, *[None] * 6], [scores * k for k in range(1, 8)], list("abcdefg")
     )
     maps = [ax.get_images()[1] for ax in fig.axes if len(ax.get_images()) == 2]
     assert len(maps) == 7 and {m.get_clim() for m in maps} == {(0.0, 14.0)}
     assert fig.axes[-1].get_ylabel() == "anomaly score, one scale for all"
-    fig = plots.anomaly_maps([image], [mask], [scores], ["a"], vmin=-1, vmax=5, threshold=1)
+    fig = pictures.anomaly_maps([image], [mask], [scores], ["a"], vmin=-1, vmax=5, threshold=1)
     assert fig.axes[1].get_images()[1].get_clim() == (-1, 5)
     assert len(fig.axes[1].collections) == 3  # the outline, black and white, and the threshold
 
@@ -244,7 +235,7 @@ def test_anomaly_maps_share_one_scale():
 def test_forgetting_frame_fills_r_up_to_the_step():
     image, mask, scores = picture()
     R = np.full((3, 3), 0.8)
-    fig = plots.forgetting_frame(image, mask, scores, scores, R, R, 2, ["a", "b", "c"], 3.0, shown="a")
+    fig = pictures.forgetting_frame(image, mask, scores, scores, R, R, 2, ["a", "b", "c"], 3.0, shown="a")
     by_title = {ax.get_title(): ax for ax in fig.axes}
     assert by_title["map, naive"].get_images()[1].get_clim() == (0.0, 3.0)
     for protocol in ("naive", "continual"):
@@ -256,7 +247,7 @@ def test_forgetting_frame_fills_r_up_to_the_step():
 
 def test_contact_sheet_has_a_row_a_task():
     image, mask, _ = picture()
-    fig = plots.contact_sheet(
+    fig = pictures.contact_sheet(
         [("one", [(image, None, "good"), (image, mask, "hole")]), ("two", [(image, None, "good")])]
     )
     assert [ax.get_title() for ax in fig.axes] == ["good", "hole", "good"]
@@ -286,9 +277,11 @@ def test_figures_keep_to_size_and_no_name_is_cut(count):
         "r": plots.r_matrices(cells(tasks), "padim"),
         "experts": plots.experts(experts),
         "orders": plots.orders(orders),
-        "maps": plots.anomaly_maps([image] * count, [mask] * count, [scores] * count, tasks),
-        "frame": plots.forgetting_frame(image, mask, scores, scores, R, R, count, tasks, 2.0, shown=tasks[0]),
-        "sheet": plots.contact_sheet([(t, [(image, None, "good")] * 6) for t in tasks]),
+        "maps": pictures.anomaly_maps([image] * count, [mask] * count, [scores] * count, tasks),
+        "frame": pictures.forgetting_frame(
+            image, mask, scores, scores, R, R, count, tasks, 2.0, shown=tasks[0]
+        ),
+        "sheet": pictures.contact_sheet([(t, [(image, None, "good")] * 6) for t in tasks]),
     }
     for name, fig in figures.items():
         assert fig.get_size_inches()[0] <= 7.0 + 1e-9, name
@@ -311,86 +304,3 @@ def test_the_same_table_gives_the_same_bytes_whatever_the_callers_style():
     first = png(plots.r_matrices(cells(["a", "b"]), "padim"))
     with matplotlib.rc_context({"font.size": 20, "figure.facecolor": "black"}):
         assert png(plots.r_matrices(cells(["a", "b"]), "padim")) == first
-
-
-# ---- what a page shows
-
-
-@pytest.fixture
-def shell():
-    yield InteractiveShell.instance()
-    InteractiveShell.clear_instance()
-
-
-def small(colour):
-    fig = Figure(figsize=(2, 1), facecolor=colour)
-    return fig
-
-
-def test_show_gives_png_with_alt_and_then_the_caption(shell):
-    with capture_output() as captured:
-        plots.show(small("white"), alt="An empty figure.", caption="**Nothing**: conclude nothing.")
-    figure, caption = captured.outputs
-    assert figure.metadata == {"image/png": {"alt": "An empty figure."}}
-    assert base64.b64decode(figure.data["image/png"]) == png(small("white"))
-    assert caption.data["text/markdown"] == "**Nothing**: conclude nothing."
-    with pytest.raises(ValueError, match="alt text"):
-        plots.show(small("white"), alt=" ", caption="c")
-
-
-def test_slider_links_its_handle_to_frames_and_adds_a_still(shell):
-    colours = ["red", "green", "blue"]
-    with capture_output() as captured:
-        plots.slider(
-            [small(c) for c in colours], ["one", "two", "three"], "tasks learned", "A square.", "Move it."
-        )
-    box, still, caption = captured.outputs
-    state = Widget.get_manager_state()["state"]  # what a saved page holds
-
-    def model(name):
-        return state[name.removeprefix("IPY_MODEL_")]["state"]
-
-    children = model(box.data["application/vnd.jupyter.widget-view+json"]["model_id"])["children"]
-    handle, stack = (model(child) for child in children)
-    assert handle["description"] == handle["tooltip"] == "tasks learned"
-    assert list(handle["_options_labels"]) == ["one", "two", "three"]
-    assert stack["selected_index"] == handle["index"] == 0
-    frames = [state[child.removeprefix("IPY_MODEL_")]["buffers"][0]["data"] for child in stack["children"]]
-    assert [base64.b64decode(frame) for frame in frames] == [png(small(c)) for c in colours]
-    links = [m["state"] for m in state.values() if m["model_name"] == "LinkModel"]
-    assert ([children[0], "index"], [children[1], "selected_index"]) in [
-        (list(link["source"]), list(link["target"])) for link in links
-    ]
-    assert still.metadata["image/png"]["alt"] == "A square. Shown: one and three."
-    picture = Image.open(io.BytesIO(base64.b64decode(still.data["image/png"]))).convert("RGB")
-    assert picture.getpixel((5, 5)) == (255, 0, 0) and picture.getpixel((5, picture.height - 5)) == (
-        0,
-        0,
-        255,
-    )
-    assert caption.data["text/markdown"] == "Move it."
-    json.dumps([output.data for output in captured.outputs])
-    with pytest.raises(ValueError, match="a label a figure"):
-        plots.slider([small("red")], [], "d", "a", "c")
-
-
-def test_slider_frames_are_small():
-    noise = np.random.default_rng(0).integers(0, 255, (224, 224, 3), np.uint8)
-    _, mask, scores = picture(224)
-    R = np.full((6, 6), 0.8)
-    fig = plots.forgetting_frame(noise, mask, scores, scores, R, R, 6, LONG[:6], 2.0)
-    assert len(png(fig, plots.FRAME_BYTES)) <= plots.FRAME_BYTES
-
-
-def test_table_has_caption_three_decimals_and_stable_ids():
-    frame = pd.DataFrame({"task": ["01", "b"], "roc_auc": [0.98765, NAN], "cells": [6, 21]})
-    html = plots.table(frame, "Scores.").to_html()
-    assert "<caption>Scores.</caption>" in html
-    assert ">0.988<" in html and ">–<" in html and ">21<" in html and ">01<" in html
-    assert html == plots.table(frame, "Scores.").to_html()
-    assert html.count("text-align: right") == 2 and html.count("text-align: left") == 1
-
-
-def test_names_in_a_table_are_text_and_no_markup():
-    html = plots.table(pd.DataFrame({"a<b": ["<b>tile</b>"]}), "Names.").to_html()
-    assert "&lt;b&gt;tile" in html and "a&lt;b" in html and "<b>" not in html

@@ -1,6 +1,7 @@
 """What the paper publishes about its streams, made again by the package from the tables it carries."""
 
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from inclad.published import (
 )
 from inclad.reference import reference_table
 from inclad.run.plan import plan
-from inclad.scenarios import consensus_ranks, order_across, select_across, spearman
+from inclad.scenarios import consensus_ranks, order_across, select_across
 
 PROJECT = Path(__file__).resolve().parents[1]
 PAPER_DATASETS = ("btad", "dagm", "mpdd", "mvtec", "visa")
@@ -71,22 +72,6 @@ def test_average_ranks_and_orders_as_published(dataset):
     assert list(ranks["task"]) == published_scenario(f"{dataset}_hard_to_easy").tasks
 
 
-def test_where_the_tables_order_ties_unlike_the_heatmaps():
-    differ = {}
-    for dataset in PAPER_DATASETS:
-        tables = reference_table("table9_13_orderings")
-        table = list(tables[tables["dataset"].str.lower() == dataset]["concept"])
-        heatmap = published_scenario(f"{dataset}_hard_to_easy").tasks
-        differ[dataset] = {task for one, task in zip(table, heatmap) if one != task}
-    assert differ == {
-        "btad": set(),
-        "dagm": {"Class1", "Class2"},
-        "mpdd": set(),
-        "mvtec": {"hazelnut", "metal_nut"},
-        "visa": {"candle", "pcb2", "cashew", "pipe_fryum"},
-    }
-
-
 def test_ties_of_mvtec():
     """PatchCore scores two, CFA three parts at 1.0000; by name two average ranks would not be the printed ones."""
     ranks = consensus_ranks(experts_of("mvtec"), PUBLISHED_TIES).set_index("task")
@@ -95,17 +80,6 @@ def test_ties_of_mvtec():
     by_name = consensus_ranks(experts_of("mvtec")).set_index("task")
     moved = (by_name["average_rank"] - ranks["average_rank"]).round(2)
     assert moved[moved != 0].to_dict() == {"leather": -0.33, "tile": 0.33}
-
-
-def test_all_fifteen_correlations_of_table_8():
-    checked = 0
-    for dataset in PAPER_DATASETS:
-        table = spearman(experts_of(dataset), PUBLISHED_TIES).set_index(["detector_a", "detector_b"])
-        printed = reference_table("table8_spearman")
-        for row in printed[printed["dataset"].str.lower() == dataset].itertuples():
-            assert f"{table.loc[(row.expert_a, row.expert_b), 'spearman']:.3f}" == f"{row.spearman:.3f}"
-            checked += 1
-    assert checked == 15
 
 
 def test_the_27_tasks_and_their_two_orders():
@@ -138,11 +112,7 @@ def test_the_texts_global_sort_is_another_order():
     scores = dict(zip(chosen["dataset"] + ":" + chosen["task"], chosen["average_roc_auc"]))
     assert [scores[task] for task in order] == sorted(scores.values(), reverse=True)
     assert order_across(chosen, "hard_to_easy", "global") == order[::-1]
-    published = published_scenario("multidataset_easy_to_hard").tasks
-    pairs = [(a, b) for i, a in enumerate(published) for b in published[i + 1 :]]
-    tables = reference_table("table9_13_orderings")
-    printed = dict(zip(tables["dataset"].str.lower() + ":" + tables["concept"], tables["avg_roc_auc"]))
-    assert (sum(printed[a] < printed[b] for a, b in pairs), len(pairs)) == (166, 351)
+    pairs = list(combinations(published_scenario("multidataset_easy_to_hard").tasks, 2))
     # BTAD's 01 and VisA's pcb4 are equal until they are rounded, so their pair may stand either way.
     assert sum(order.index(a) > order.index(b) for a, b in pairs) in (165, 166)
 

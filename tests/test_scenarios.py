@@ -29,15 +29,6 @@ def tidy(scores, dataset="d"):
     )
 
 
-def published(dataset):
-    path = REFERENCE / "table9_13_orderings.csv"
-    if not path.exists():
-        pytest.skip("the reference tables are not here")
-    frame = pd.read_csv(path, dtype={"concept": str})
-    frame = frame[frame["dataset"] == dataset].set_index("concept")
-    return frame, tidy(frame[["patchcore", "padim", "cfa"]].to_dict("index"))
-
-
 def vectors(key):
     path = REFERENCE / "vectors.json"
     if not path.exists():
@@ -70,16 +61,6 @@ def test_equal_scores_and_equal_average_ranks_go_by_name_whatever_the_row_order(
         assert list(table.index) == ["a", "b", "c"]  # all three average ranks are 2
 
 
-@pytest.mark.parametrize("dataset", ["BTAD", "DAGM", "MPDD", "VisA"])
-def test_published_average_ranks(dataset):
-    frame, experts = published(dataset)
-    table = consensus_ranks(experts).set_index("task").loc[frame.index]
-    np.testing.assert_array_equal(table["average_rank"].round(2), frame["avg_rank"])
-    np.testing.assert_allclose(table["average_roc_auc"], frame["avg_roc_auc"], atol=1e-4)
-    hard_to_easy = order_tasks("hard_to_easy", list(frame.index), experts)
-    assert list(frame.loc[hard_to_easy, "avg_rank"]) == sorted(frame["avg_rank"])
-
-
 def test_published_ranks_of_mpdd():
     vector = vectors("ranking_mpdd")
     experts = tidy(vector["roc_auc"])
@@ -95,28 +76,7 @@ def test_published_ranks_of_mpdd():
     assert order_tasks("easy_to_hard", sorted(expected), experts) == expected[::-1]
 
 
-def test_published_ties_of_mvtec():
-    frame, experts = published("MVTec")
-    vector = vectors("ranking_mvtec_ties")
-    table = consensus_ranks(experts).set_index("task")
-    assert {t: table.loc[t, "patchcore"] for t in ("bottle", "hazelnut")} == vector[
-        "patchcore_tied_at_1.0000"
-    ]
-    # CFA ties bottle, leather and tile at four decimals. Digits that are not printed, or the order of the
-    # input, put tile before leather; by name leather comes first, and a third of a rank changes sides.
-    assert {t: table.loc[t, "cfa"] for t in ("bottle", "leather", "tile")} == {
-        "bottle": 13,
-        "leather": 14,
-        "tile": 15,
-    }
-    moved = table["average_rank"] - frame["avg_rank"].rename_axis("task")
-    assert moved[moved.abs() > 0.01].round(2).to_dict() == {"leather": -0.33, "tile": 0.34}
-    assert table.loc[["hazelnut", "bottle"], "average_rank"].to_dict() == {
-        t: pytest.approx(vector["average_rank"][t], abs=1e-6) for t in ("hazelnut", "bottle")
-    }
-
-
-def test_spearman_equals_scipy_and_the_published_values():
+def test_spearman_equals_scipy():
     rng = np.random.default_rng(0)
     scores = {f"t{i}": dict(zip("pqr", rng.random(3))) for i in range(9)}
     table = spearman(tidy(scores))
@@ -124,15 +84,6 @@ def test_spearman_equals_scipy_and_the_published_values():
     columns = {d: [row[d] for row in scores.values()] for d in "pqr"}
     for a, b, value in table.itertuples(index=False):
         assert value == pytest.approx(spearmanr(columns[a], columns[b]).statistic)
-    checked = 0
-    for vector in vectors("spearman"):
-        if vector["ordinal_ranks"] != vector["average_tie_ranks"]:
-            continue  # MVTec: its ties are split by digits that are not printed
-        _, experts = published(vector["dataset"])
-        table = spearman(experts).set_index(["detector_a", "detector_b"])["spearman"]
-        assert table[vector["a"], vector["b"]] == pytest.approx(vector["ordinal_ranks"], abs=1e-6)
-        checked += 1
-    assert checked == 6
 
 
 def test_spearman_of_one_task_is_nan():

@@ -6,17 +6,20 @@ project; the paper's figures and tables say NCL and CL.
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import combinations, permutations, product
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
-from inclad import metrics
+from inclad import metrics, published
+from inclad.published import PUBLISHED_TIES, published_experts, published_scenario
 from inclad.reference import reference_table
 from inclad.results import to_matrix
+from inclad.scenarios import ORDERINGS as ALL_ORDERINGS
+from inclad.scenarios import consensus_ranks, spearman
 
 DATASETS = ("BTAD", "MPDD", "DAGM", "VisA", "MVTec")
-ORDERINGS = ("easy_to_hard", "hard_to_easy", "random")
+ORDERINGS = ALL_ORDERINGS[:3]  # without "given"
 SCENARIOS = [
     *((name, ordering) for name in DATASETS for ordering in ORDERINGS),
     ("MultiDataset", "easy_to_hard"),
@@ -65,7 +68,6 @@ def published_r(dataset: str, ordering: str) -> pd.DataFrame:
         raise ValueError(f"no published scenario {dataset} {ordering} (there are: {known})")
     cells = _heatmaps()
     cells = cells[(cells["dataset"] == dataset) & (cells["ordering"] == ordering)]
-    names = cells["eval_task_checked"]
     return pd.DataFrame(
         {
             "dataset": dataset,
@@ -74,7 +76,7 @@ def published_r(dataset: str, ordering: str) -> pd.DataFrame:
             "protocol": cells["protocol"].map(PROTOCOLS),
             "level": cells["level"],
             "step": cells["step"],
-            "task": names.str.replace("_", ":", n=1) if dataset == "MultiDataset" else names,
+            "task": _with_colon(dataset, cells["eval_task_checked"]),
             "roc_auc": cells["roc_auc"],
         }
     ).reset_index(drop=True)
@@ -183,91 +185,41 @@ def improvements(table: pd.DataFrame) -> pd.DataFrame:
 # ---- experts, ranks, orders
 
 
-def expert_scores(dataset: str = "") -> pd.DataFrame:
-    """The experts' image ROC-AUC of Tables 9-13 in the columns of experts.csv; by default all of them."""
-    table = reference_table("table9_13_orderings").rename(columns={"concept": "task"})
-    table = table[table["dataset"] == dataset] if dataset else table
-    return table.melt(["dataset", "task"], EXPERTS, "detector", "image_roc_auc")
-
-
-def orders(dataset: str) -> pd.DataFrame:
-    """The published orders of a dataset (Figures 3-28) in the columns of orders.csv.
-
-    Names of the multi-dataset stream are "dataset:concept". Raises ValueError for an unknown dataset.
-    """
-    table = reference_table("scenarios")
-    if dataset not in set(table["dataset"]):
-        raise ValueError(
-            f"no published orders of {dataset!r} (there are: {', '.join(DATASETS)}, MultiDataset)"
-        )
-    table = table[table["dataset"] == dataset]
-    if dataset == "MultiDataset":
-        table = table.assign(task=table["task"].str.replace("_", ":", n=1))
-    return table[["dataset", "ordering", "position", "task"]].reset_index(drop=True)
-
-
-def published_ranks(dataset: str) -> pd.DataFrame:
-    """Ordinal ranks of the concepts (1 = hardest), a column an expert, that give the printed averages.
-
-    Where an expert has equal ROC-AUC the ranks among them may stand in any order: the one is taken whose
-    averages are nearest to those printed in Tables 9-13. The index is the concept.
-    """
-    table = reference_table("table9_13_orderings").set_index("concept")
-    table = table[table["dataset"] == dataset]
-    choices = [list(_ordinal_ranks(table[expert])) for expert in EXPERTS]
-    tries = (pd.concat(ranks, axis=1, keys=EXPERTS) for ranks in product(*choices))
-    return min(tries, key=lambda ranks: (ranks.mean(axis=1) - table["avg_rank"]).abs().sum())
-
-
-def _ordinal_ranks(scores: pd.Series) -> list[pd.Series]:
-    """Every ranking 1, 2, ... of the scores, lowest first, one for each order of those that are equal."""
-    groups = [list(group.index) for _, group in scores.groupby(scores)]
-    orders = product(*(permutations(group) for group in groups))
-    return [
-        pd.Series(range(1, len(scores) + 1), index=[name for group in order for name in group])
-        for order in orders
-    ]
+def experts_of(dataset: str) -> pd.DataFrame:
+    """The rows of `published_experts` of one dataset, under the name that the paper gives it."""
+    experts = published_experts()
+    return experts[experts["dataset"] == dataset.lower()]
 
 
 def tie_rules() -> pd.DataFrame:
     """How many of the printed average ranks each way to treat equal scores gives, a row a way.
 
-    The ways are shared ranks (average, lowest, highest), ordinal ranks by name, and the ordinal ranks of
-    `published_ranks`.
+    The ways are shared ranks (average, lowest, highest), ordinal ranks by name, and ordinal ranks with
+    `PUBLISHED_TIES`.
     """
-    rows = []
-    ways = {
-        "shared, average": "average",
-        "shared, lowest": "min",
-        "shared, highest": "max",
-        "by name": "first",
-    }
-    for way in (*ways, "as published"):
-        right = total = 0
-        for dataset in DATASETS:
-            table = reference_table("table9_13_orderings").set_index("concept")
-            table = table[table["dataset"] == dataset].sort_index()
-            if way == "as published":
-                ranks = published_ranks(dataset)
-            else:
-                ranks = table[EXPERTS].rank(method=ways[way])
-            right += int(((ranks.mean(axis=1) - table["avg_rank"]).abs() < 0.006).sum())
-            total += len(table)
-        rows.append((way, right, total))
-    return pd.DataFrame(rows, columns=["equal_scores", "reproduced", "concepts"])
+    table = reference_table("table9_13_orderings").set_index("concept")
+    shared = {"shared, average": "average", "shared, lowest": "min", "shared, highest": "max"}
+    ordinal = {"by name": (), "as published": PUBLISHED_TIES}
+    scores = table.groupby("dataset")[EXPERTS]
+    found = {way: scores.rank(method=method).mean(axis=1) for way, method in shared.items()}
+    for way, ties in ordinal.items():
+        ranks = pd.concat(consensus_ranks(experts_of(name), ties) for name in DATASETS)
+        found[way] = ranks.set_index("task")["average_rank"]
+    right = [int(((ranks - table["avg_rank"]).abs() < 0.006).sum()) for ranks in found.values()]
+    return pd.DataFrame({"equal_scores": list(found), "reproduced": right, "concepts": len(table)})
 
 
 def spearman_table() -> pd.DataFrame:
     """Table 8 beside the same correlation from ordinal ranks and from shared (average) ranks."""
     table = reference_table("table8_spearman")
-    scores = reference_table("table9_13_orderings").set_index("concept")
-    ordinal, shared = [], []
-    for row in table.itertuples():
-        ranks = published_ranks(row.dataset)
-        ordinal.append(ranks[row.expert_a].corr(ranks[row.expert_b]))
-        values = scores[scores["dataset"] == row.dataset].rank(numeric_only=True)
-        shared.append(values[row.expert_a].corr(values[row.expert_b]))
-    return table.rename(columns={"spearman": "printed"}).assign(ordinal=ordinal, shared=shared)
+    scores = reference_table("table9_13_orderings").groupby("dataset")[EXPERTS]
+    ordinal = pd.concat({name: spearman(experts_of(name), PUBLISHED_TIES) for name in DATASETS})
+    ordinal = ordinal.droplevel(1).set_index(["detector_a", "detector_b"], append=True)["spearman"]
+    pairs = list(table[["dataset", "expert_a", "expert_b"]].itertuples(index=False, name=None))
+    shared = scores.corr("spearman").stack()
+    return table.rename(columns={"spearman": "printed"}).assign(
+        ordinal=ordinal.loc[pairs].to_numpy(), shared=shared.loc[pairs].to_numpy()
+    )
 
 
 def swapped_pairs() -> pd.DataFrame:
@@ -301,33 +253,19 @@ def figure2_gaps() -> dict[str, float]:
 def retained_positions() -> pd.DataFrame:
     """Where the tasks of the multi-dataset stream stand in their own dataset, 1 = hardest, under two orders.
 
-    A row a concept of the five datasets: by_rank, its position in Figure 2 (average rank), by_roc_auc, its
-    position by average ROC-AUC, of tasks, and whether it was retained.
+    A row a concept of the five datasets: by_rank, its position by average rank, by_roc_auc, its position by
+    average ROC-AUC, of tasks, and whether it was retained; in the order of Figure 2.
     """
-    figure = reference_table("figure2_experts")
-    stream = reference_table("scenarios")
-    stream = stream[stream["scenario"] == "multidataset_easy_to_hard"]
-    kept = set(zip(stream["source_dataset"], stream["concept"]))
-    table = reference_table("table9_13_orderings").set_index(["dataset", "concept"])["avg_roc_auc"]
-    groups = figure.groupby("dataset")
-    size = groups["concept"].transform("size")
-    means = figure[["dataset", "concept"]].join(table, on=["dataset", "concept"])["avg_roc_auc"]
-    return pd.DataFrame(
-        {
-            "dataset": figure["dataset"],
-            "concept": figure["concept"],
-            "by_rank": size + 1 - figure["position_easy_to_hard"],
-            "by_roc_auc": means.groupby(figure["dataset"]).rank(method="first").astype(int),
-            "tasks": size,
-            "retained": [pair in kept for pair in zip(figure["dataset"], figure["concept"])],
-        }
-    )
-
-
-def middle_and_ends(count: int) -> list[int]:
-    """Positions, from 1, kept of `count` tasks: two at each end, two in the middle; all of up to six."""
-    middle = count // 2
-    return [1, 2, middle, middle + 1, count - 1, count] if count > 6 else list(range(1, count + 1))
+    kept = published_scenario("multidataset_easy_to_hard").tasks
+    rows = []
+    for name in DATASETS:
+        table = consensus_ranks(experts_of(name), PUBLISHED_TIES)
+        by_roc_auc = table["average_roc_auc"].rank(method="first").astype(int)
+        for by_rank, (task, by_score) in enumerate(zip(table["task"], by_roc_auc), start=1):
+            rows.append((name, task, by_rank, by_score, len(table), f"{name.lower()}:{task}" in kept))
+    return pd.DataFrame(rows, columns=["dataset", "concept", "by_rank", "by_roc_auc", "tasks", "retained"])[
+        ::-1
+    ]
 
 
 def all_orders() -> pd.DataFrame:
@@ -354,26 +292,16 @@ def inversions() -> tuple[int, int]:
 
 
 def table1() -> pd.DataFrame:
-    """Table 1 beside sums of public image counts: tasks, samples, percent anomalous in test.
+    """Table 1 beside `published.scenario_table`: tasks, samples, percent anomalous in test.
 
     Columns scenario, tasks, samples, anomalous, each also with `_printed`.
     """
-    counts = reference_table("dataset_counts")
-    counts["key"] = counts["dataset"].str.lower() + "/" + counts["category"]
-    counts = counts.set_index("key")
-    rows = []
-    for row in reference_table("table1_scenarios").itertuples():
-        stream = reference_table("scenarios")
-        stream = stream[(stream["dataset"] == row.scenario) & (stream["ordering"] == "easy_to_hard")]
-        chosen = counts.loc[stream["source_dataset"].str.lower() + "/" + stream["concept"]]
-        test = chosen["test_normal"].sum() + chosen["test_anomalous"].sum()
-        samples = int(test + chosen["train_normal"].sum())
-        percent = 100 * chosen["test_anomalous"].sum() / test
-        rows.append(
-            (row.scenario, row.tasks, len(chosen), row.samples, samples, row.anomaly_pct_test, percent)
-        )
-    names = ["scenario", "tasks_printed", "tasks", "samples_printed", "samples"]
-    return pd.DataFrame(rows, columns=[*names, "anomalous_printed", "anomalous"])
+    names = {"anomaly_pct_test": "anomalous"}
+    printed = reference_table("table1_scenarios").set_index("scenario").rename(columns=names)
+    ours = published.scenario_table().set_index("scenario").rename(columns=names)
+    ours = ours.loc[[f"{name}_easy_to_hard".lower() for name in printed.index]].set_index(printed.index)
+    both = printed.add_suffix("_printed").join(ours)
+    return both[[f"{name}{of}" for name in printed for of in ("_printed", "")]].reset_index()
 
 
 def scenario_table() -> pd.DataFrame:
@@ -385,12 +313,14 @@ def scenario_table() -> pd.DataFrame:
 
 def orders_in_words() -> pd.DataFrame:
     """Columns scenario and tasks: the names of each scenario's tasks in order, separated by commas."""
-    rows = []
-    for dataset, ordering in SCENARIOS:
-        order = orders(dataset)
-        tasks = order[order["ordering"] == ordering].sort_values("position")["task"]
-        rows.append((scenario_name(dataset, ordering), ", ".join(tasks)))
+    table = reference_table("scenarios").sort_values("position").set_index(["dataset", "ordering"])["task"]
+    rows = [(scenario_name(*each), ", ".join(_with_colon(each[0], table.loc[each]))) for each in SCENARIOS]
     return pd.DataFrame(rows, columns=["scenario", "tasks"])
+
+
+def _with_colon(dataset: str, names: pd.Series) -> pd.Series:
+    """Names of the multi-dataset stream, printed as dataset_concept, as dataset:concept."""
+    return names.str.replace("_", ":", n=1) if dataset == "MultiDataset" else names
 
 
 # ---- labels of the heatmaps, times

@@ -6,15 +6,18 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from inclad import metrics, paper, paper_plots, plots, verdicts
+from inclad import metrics, plots
+from inclad.paper import plots as paper_plots
+from inclad.paper import tables, verdicts
+from inclad.published import published_scenario
 from inclad.reference import reference_table
 
-SHARED = Path(__file__).resolve().parents[1] / ".." / "shared" / "reference"
+SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "reference"
 
 
 @pytest.fixture(scope="module")
 def table():
-    return paper.table2()
+    return tables.table2()
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +44,18 @@ def multi(table):
 
 
 def test_a_published_matrix_is_the_one_that_is_printed():
-    R = paper.published_matrix("BTAD", "hard_to_easy", "naive", "image", "resnet18")
+    R = tables.published_matrix("BTAD", "hard_to_easy", "naive", "image", "resnet18")
     assert R.shape == (3, 3)
     assert R[0, 0] == 0.77 and R[1, 0] == 0.52 and R[1, 1] == 0.96 and R[2, 0] == 0.54
     assert np.isnan(R[np.triu_indices(3, 1)]).all()
 
 
 def test_every_scenario_has_all_its_matrices_complete():
-    assert len(paper.SCENARIOS) == 17
-    for dataset, ordering in paper.SCENARIOS:
-        r = paper.published_r(dataset, ordering)
-        order = paper.orders(dataset)
-        tasks = list(order[order["ordering"] == ordering].sort_values("position")["task"])
+    assert len(tables.SCENARIOS) == 17
+    words = tables.orders_in_words().set_index("scenario")["tasks"]
+    for dataset, ordering in tables.SCENARIOS:
+        r = tables.published_r(dataset, ordering)
+        tasks = words[tables.scenario_name(dataset, ordering)].split(", ")
         groups = r.groupby(["detector", "protocol", "level"])
         assert len(groups) == 2 * 2 * 2
         for _, cells in groups:
@@ -61,8 +64,8 @@ def test_every_scenario_has_all_its_matrices_complete():
 
 
 def test_the_mean_is_taken_over_the_backbones():
-    r = paper.published_mean("MVTec", "random")
-    a, b = (paper.published_matrix("MVTec", "random", "naive", "pixel", each) for each in paper.BACKBONES)
+    r = tables.published_mean("MVTec", "random")
+    a, b = (tables.published_matrix("MVTec", "random", "naive", "pixel", each) for each in tables.BACKBONES)
     cells = r[(r["protocol"] == "naive") & (r["level"] == "pixel") & (r["step"] == 15)]
     np.testing.assert_allclose(cells["roc_auc"], (a[-1] + b[-1]) / 2)
     assert list(r["detector"].unique()) == ["MVTec, random"]
@@ -70,15 +73,13 @@ def test_the_mean_is_taken_over_the_backbones():
 
 
 def test_one_backbone_can_be_had_alone_and_an_unknown_one_not():
-    r = paper.published_mean("BTAD", "random", ["resnet18"])
-    R = paper.published_matrix("BTAD", "random", "continual", "image", "resnet18")
+    r = tables.published_mean("BTAD", "random", ["resnet18"])
+    R = tables.published_matrix("BTAD", "random", "continual", "image", "resnet18")
     last = r[(r["protocol"] == "continual") & (r["level"] == "image") & (r["step"] == 3)]
     np.testing.assert_array_equal(last["roc_auc"], R[-1])
     for wrong in (["resnet50"], []):
         with pytest.raises(ValueError, match="choose from resnet18, wide_resnet50_2"):
-            paper.published_mean("BTAD", "random", wrong)
-    with pytest.raises(ValueError, match="no published orders of 'Elpv'"):
-        paper.orders("Elpv")
+            tables.published_mean("BTAD", "random", wrong)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +93,11 @@ def test_one_backbone_can_be_had_alone_and_an_unknown_one_not():
 )
 def test_what_was_not_published_is_refused(place, says):
     with pytest.raises(ValueError, match=says):
-        paper.published_matrix(*place)
+        tables.published_matrix(*place)
 
 
 def test_the_columns_that_are_called_step_wise_are_not_equation_2():
-    R = paper.published_matrix("MPDD", "random", "continual", "image", "resnet18")
+    R = tables.published_matrix("MPDD", "random", "continual", "image", "resnet18")
     count = len(R)
     slow = [R[i, j] - R[i - 1, j] for i in range(1, count) for j in range(i)]
     assert metrics.bwt_stepwise(R) == pytest.approx(np.mean(slow))
@@ -124,7 +125,7 @@ def test_gaps_of_the_roc_auc_are_those_of_the_reference_checks(table):
     assert gap[single(table).index].abs().max() == pytest.approx(0.1022, abs=5e-5)
     assert gap[multi(table).index].abs().max() == pytest.approx(0.0141, abs=5e-5)
     assert (gap[single(table).index] > 0).sum() == 56
-    by_dataset = paper.gaps(table, "roc_auc_cl", "roc_auc_printed").set_index("dataset")
+    by_dataset = tables.gaps(table, "roc_auc_cl", "roc_auc_printed").set_index("dataset")
     assert by_dataset.loc["MVTec", "max_abs"] == pytest.approx(0.0622, abs=6e-5)
     assert by_dataset.loc["VisA", "mean"] == pytest.approx(0.0038, abs=5e-5)
     assert by_dataset.loc["MultiDataset", "mean_abs"] == pytest.approx(0.0072, abs=5e-5)
@@ -135,8 +136,8 @@ def test_table_2_is_recomputed_as_in_the_reference_file(table):
     path = SHARED / "check_table2_recomputed.csv"
     if not path.exists():
         pytest.skip("the reference file is not here")
-    expected = pd.read_csv(path).replace({"protocol": paper.PROTOCOLS})
-    both = table.merge(expected, on=paper.KEYS, validate="one_to_one", suffixes=("", "_expected"))
+    expected = pd.read_csv(path).replace({"protocol": tables.PROTOCOLS})
+    both = table.merge(expected, on=tables.KEYS, validate="one_to_one", suffixes=("", "_expected"))
     assert len(both) == 68
     for ours, theirs in {
         "roc_auc_printed": "roc_printed",
@@ -146,7 +147,7 @@ def test_table_2_is_recomputed_as_in_the_reference_file(table):
         "bwt_stepwise": "bwt_stepwise_expected",
     }.items():
         np.testing.assert_allclose(both[ours], both[theirs], atol=5.1e-5, err_msg=ours)
-    rest = paper.implied_rest(table).merge(expected, on=paper.KEYS)
+    rest = tables.implied_rest(table).merge(expected, on=tables.KEYS)
     np.testing.assert_allclose(rest["implied"], rest["implied_two_method_mean_roc"], atol=5.1e-5)
 
 
@@ -154,21 +155,21 @@ def test_the_multi_dataset_vectors(table):
     for row in vectors("table2_multidataset_from_figures"):
         ours = multi(table)
         ours = ours[(ours["ordering"] == row["ordering"]) & (ours["level"] == row["level"])]
-        ours = ours[ours["protocol"] == paper.PROTOCOLS[row["protocol"]]].iloc[0]
+        ours = ours[ours["protocol"] == tables.PROTOCOLS[row["protocol"]]].iloc[0]
         assert ours["roc_auc_cl"] == pytest.approx(row["roc_recomputed"], abs=1e-6)
         assert ours["bwt_stepwise"] == pytest.approx(row["bwt_stepwise"], abs=1e-6)
         assert ours["bwt"] == pytest.approx(row["bwt_eq2"], abs=1e-6)
 
 
 def test_naive_dagm_implies_half_of_guessing(table):
-    rest = paper.implied_rest(table)
+    rest = tables.implied_rest(table)
     dagm = rest[(rest["dataset"] == "DAGM") & (rest["protocol"] == "naive")]["implied"]
     assert dagm.min() == pytest.approx(0.253, abs=5e-4) and dagm.max() == pytest.approx(0.280, abs=5e-4)
     assert rest.drop(dagm.index)["implied"].min() > 0.4
 
 
 def test_section_4_4_is_reproduced(table):
-    claims = paper.claims(table)
+    claims = tables.claims(table)
     assert len(claims) == 13
     for stated, recomputed in zip(claims["stated"], claims["recomputed"]):
         assert recomputed == pytest.approx(stated, abs=0.00051)
@@ -177,7 +178,7 @@ def test_section_4_4_is_reproduced(table):
 
 
 def test_continual_is_better_in_every_pair(table):
-    change = paper.improvements(table)
+    change = tables.improvements(table)
     assert len(change) == 34 and (change["roc_auc"] > 0).all() and (change["bwt"] > 0).all()
 
 
@@ -185,28 +186,14 @@ def test_continual_is_better_in_every_pair(table):
 
 
 def test_only_one_order_of_equal_scores_gives_the_printed_ranks():
-    rules = paper.tie_rules().set_index("equal_scores")
+    rules = tables.tie_rules().set_index("equal_scores")
     assert (rules["concepts"] == 46).all()
     assert rules.loc["as published", "reproduced"] == 46
     assert (rules.drop("as published")["reproduced"] < 46).all()
 
 
-def test_the_order_of_equal_scores_in_mvtec():
-    ranks = paper.published_ranks("MVTec")
-    ties = vectors("ranking_mvtec_ties")
-    assert dict(ranks.loc[["bottle", "hazelnut"], "patchcore"]) == ties["patchcore_tied_at_1.0000"]
-    assert dict(ranks.loc[["bottle", "tile", "leather"], "cfa"]) == ties["cfa_tied_at_1.0000"]
-    for name, value in ties["average_rank"].items():
-        assert ranks.loc[name].mean() == pytest.approx(value, abs=1e-6)
-
-
-def test_ranks_of_mpdd():
-    vector = vectors("ranking_mpdd")
-    assert paper.published_ranks("MPDD").T.to_dict() == vector["ranks"]
-
-
 def test_all_spearman_correlations_are_reproduced():
-    table = paper.spearman_table()
+    table = tables.spearman_table()
     assert len(table) == 15
     np.testing.assert_allclose(table["ordinal"], table["printed"], atol=0.00051)
     off = (table["shared"] - table["printed"]).abs()
@@ -215,7 +202,7 @@ def test_all_spearman_correlations_are_reproduced():
 
 
 def test_four_pairs_are_swapped_and_all_are_ties():
-    pairs = paper.swapped_pairs()
+    pairs = tables.swapped_pairs()
     assert len(pairs) == 4 and (pairs["rank"] == pairs["rank_of_easier"]).all()
     assert set(zip(pairs["harder_in_the_table"], pairs["easier"])) == {
         ("Class2", "Class1"),
@@ -226,7 +213,7 @@ def test_four_pairs_are_swapped_and_all_are_ties():
 
 
 def test_figure_2_agrees_with_the_tables():
-    gap = paper.figure2_gaps()
+    gap = tables.figure2_gaps()
     assert gap["experts"] < 0.00051 and gap["averages"] < 0.00051
     assert gap["own_mean"] == pytest.approx(0.0007, abs=5e-5)
     assert gap["below_chance"] == 1
@@ -234,36 +221,20 @@ def test_figure_2_agrees_with_the_tables():
 
 def test_the_heatmaps_follow_figure_2():
     figure = reference_table("figure2_experts")
-    for dataset in paper.DATASETS:
-        order = paper.orders(dataset)
-        easy = order[order["ordering"] == "easy_to_hard"].sort_values("position")["task"]
+    for dataset in tables.DATASETS:
         concepts = figure[figure["dataset"] == dataset].sort_values("position_easy_to_hard")["concept"]
-        assert list(easy) == list(concepts)
-        hard = order[order["ordering"] == "hard_to_easy"].sort_values("position")["task"]
-        assert list(hard) == list(easy)[::-1]
+        assert list(concepts) == published_scenario(f"{dataset.lower()}_easy_to_hard").tasks
 
 
 # the 27 tasks, Table 1
 
 
-def test_average_rank_gives_the_27_tasks_and_average_roc_auc_does_not():
-    positions = paper.retained_positions()
-    assert positions["retained"].sum() == 27
-    wrong = {}
-    for column in ("by_rank", "by_roc_auc"):
-        wrong[column] = set()
-        for _, rows in positions.groupby("dataset"):
-            rule = rows[column].isin(paper.middle_and_ends(len(rows)))
-            wrong[column] |= set(rows[rule & ~rows["retained"]]["concept"])
-    assert wrong == {"by_rank": set(), "by_roc_auc": {"cable", "hazelnut", "wood", "candle"}}
-
-
 def test_the_stream_is_grouped_and_not_sorted():
-    assert paper.inversions() == (166, 351)
+    assert tables.inversions() == (166, 351)
 
 
 def test_table_1_is_reproduced_exactly():
-    table = paper.table1().set_index("scenario")
+    table = tables.table1().set_index("scenario")
     assert (table["tasks"] == table["tasks_printed"]).all()
     assert (table["samples"] == table["samples_printed"]).all()
     assert (table["anomalous"].round(2) == table["anomalous_printed"]).all()
@@ -271,11 +242,11 @@ def test_table_1_is_reproduced_exactly():
 
 
 def test_all_17_scenarios_are_listed():
-    table = paper.scenario_table()
+    table = tables.scenario_table()
     assert len(table) == 17 and table["scenario"].is_unique
     last = table.set_index("scenario").loc["MultiDataset, easy to hard"]
     assert (last["tasks"], last["samples"]) == (27, 20853)
-    words = paper.orders_in_words().set_index("scenario")["tasks"]
+    words = tables.orders_in_words().set_index("scenario")["tasks"]
     assert words["BTAD, random"] == "01, 02, 03" and words["MPDD, hard to easy"].startswith(
         "bracket_black, tubes"
     )
@@ -287,7 +258,7 @@ def test_all_17_scenarios_are_listed():
 
 
 def test_first_cells_nearly_agree():
-    cells = paper.first_cells()
+    cells = tables.first_cells()
     multi_rows = cells["dataset"] == "MultiDataset"
     assert (~multi_rows).sum() == 60 and multi_rows.sum() == 8
     assert cells.loc[~multi_rows, "difference"].max() == pytest.approx(0.06)
@@ -295,24 +266,28 @@ def test_first_cells_nearly_agree():
 
 
 def test_diagonals_follow_the_names_except_in_the_random_blocks():
-    table = paper.diagonal_agreement().set_index("dataset").round(2)
+    table = tables.diagonal_agreement().set_index("dataset").round(2)
     assert table["easy_hard"].to_dict() == {"DAGM": 0.93, "MPDD": 0.98, "MVTec": 0.83, "VisA": 0.98}
     assert table["easy_random"].to_dict() == {"DAGM": 0.67, "MPDD": 0.30, "MVTec": 0.44, "VisA": 0.51}
     assert table["hard_random"].to_dict() == {"DAGM": 0.67, "MPDD": 0.41, "MVTec": 0.42, "VisA": 0.47}
 
 
 def test_one_block_of_btad_contradicts_its_names():
-    table = paper.btad_diagonals()
+    table = tables.btad_diagonals()
     odd = (table["ordering"] == "random") & (table["backbone"] == "resnet18")
     assert odd.sum() == 1 and len(table) == 6
     assert table[odd]["02"].item() > table[~odd]["02"].max()
     assert table[odd]["01"].item() < table[~odd]["01"].min()
-    assert list(paper.published_r("BTAD", "random").query("step == 3")["task"].unique()) == ["01", "02", "03"]
+    assert list(tables.published_r("BTAD", "random").query("step == 3")["task"].unique()) == [
+        "01",
+        "02",
+        "03",
+    ]
 
 
 def test_times():
-    assert paper.continual_takes() == {"longer": 70, "equal": 2, "shorter": 14}
-    times = paper.times()
+    assert tables.continual_takes() == {"longer": 70, "equal": 2, "shorter": 14}
+    times = tables.times()
     banks = times["model"].isin(["PatchCore", "PaDiM"])
     assert banks.sum() == 20 and (times[banks]["ratio"] > 1).all()
     trained = times["model"].isin(["FastFlow", "RD4AD", "STFPM", "PaSTe", "EfficientAD"])
@@ -346,12 +321,14 @@ def test_the_sentences_carry_the_numbers(found):
     assert "0.102" in found["roc_auc"].text and "0.014" in found["roc_auc"].text
     assert "0.325" in found["bwt"].text and "0.0017" in found["bwt"].text
     assert "166 of 351" in found["stream"].text
+    assert "4 tasks of the stream do not stand at those positions (MVTec" in found["selection"].text
+    assert "all 27 tasks are those of the stream" in found["selection"].text
     for check in found.values():
         assert "nan" not in check.text.lower().replace("ganomaly", "") and "  " not in check.text
 
 
 def test_the_page_shows_every_check_once(found):
-    path = Path(__file__).resolve().parents[1] / "notebooks" / "paper.ipynb"
+    path = Path(__file__).resolve().parents[2] / "notebooks" / "paper.ipynb"
     cells = json.loads(path.read_text())["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     for name in found:
@@ -359,8 +336,8 @@ def test_the_page_shows_every_check_once(found):
 
 
 def test_figures_are_drawn_and_told(table):
-    positions = paper.retained_positions()
-    rest, times = paper.implied_rest(table), paper.times()
+    positions = tables.retained_positions()
+    rest, times = tables.implied_rest(table), tables.times()
     scatter = paper_plots.against_print(table)
     assert len(scatter.axes) == 3
     assert sum(line.get_marker() not in ("None", "") for line in scatter.axes[1].lines) == 68
@@ -377,11 +354,9 @@ def test_figures_are_drawn_and_told(table):
 
 
 def test_scenario_figures():
-    orders = paper.orders("MPDD")
-    ranks = paper.published_ranks("MPDD").mean(axis=1)
-    figure = paper_plots.scenario(paper.expert_scores("MPDD"), orders, ranks, "MPDD")
+    figure = paper_plots.scenario("MPDD", tables.all_orders())
     printed = [text.get_text() for text in figure.texts]
     assert printed[:6] == ["4.67", "4.33", "3.67", "3.00", "3.00", "2.33"] and printed[-1] == "MPDD"
-    strips = paper_plots.scenario_strips(paper.all_orders())
-    assert len(strips.axes[0].patches) == paper.scenario_table()["tasks"].sum()
-    assert len(paper_plots.multi_stream(paper.all_orders()).axes[0].get_xticks()) == 27
+    strips = paper_plots.scenario_strips(tables.all_orders())
+    assert len(strips.axes[0].patches) == tables.scenario_table()["tasks"].sum()
+    assert len(paper_plots.multi_stream(tables.all_orders()).axes[0].get_xticks()) == 27

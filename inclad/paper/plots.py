@@ -1,4 +1,4 @@
-"""Figures of the paper's own numbers, and each of them in words; drawn from the tables of inclad.paper."""
+"""Figures of the paper's own numbers, and each of them in words; drawn from `inclad.paper.tables`."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from inclad import plots
-from inclad.plots import ROC_AUC, ROC_LIMITS, STYLE, WIDTH
+from inclad.paper import tables
+from inclad.plots import ROC_AUC, ROC_LIMITS, WIDTH, styled
+from inclad.published import PUBLISHED_TIES
+from inclad.scenarios import consensus_ranks, kept_positions
 
 # Okabe-Ito and a marker, so that grey print works.
 DATASETS = {
@@ -23,12 +26,12 @@ DATASETS = {
     "MVTec": ("#0072B2", "o"),
     "MultiDataset": ("#000000", "P"),
 }
-_styled = matplotlib.rc_context(STYLE)
+FORMS = {"naive": -0.15, "continual": 0.15}  # how far off the line of their row the two forms stand
 
 
-@_styled
+@styled
 def against_print(table: pd.DataFrame) -> Figure:
-    """Table 2 against the heatmaps: ROC-AUC, BWT by Eq. 2 and step-wise BWT; `table` is `paper.table2()`.
+    """Table 2 against the heatmaps: ROC-AUC, BWT by Eq. 2 and step-wise BWT; `table` is `tables.table2()`.
 
     A point a row of Table 2, hollow for naive. On the diagonal the two agree.
     """
@@ -42,10 +45,7 @@ def against_print(table: pd.DataFrame) -> Figure:
         low, high = (0.48, 0.95) if ours == "roc_auc_cl" else (-0.48, 0.03)
         ax.plot([low, high], [low, high], color="#999999", linewidth=0.8, zorder=0)
         for row in table.itertuples():
-            colour, marker = DATASETS[row.dataset]
-            face = "white" if row.protocol == "naive" else colour
-            ax.plot(getattr(row, ours), getattr(row, printed), marker, color=colour,
-                    markerfacecolor=face, markersize=4.5, markeredgewidth=1.0)  # fmt: skip
+            _point(ax, row, getattr(row, ours), getattr(row, printed), size=4.5)
         ax.set_xlim(low, high)
         ax.set_ylim(low, high)
         ax.set_aspect("equal")
@@ -74,9 +74,9 @@ def describe_against_print(table: pd.DataFrame) -> str:
     )
 
 
-@_styled
+@styled
 def implied(rest: pd.DataFrame) -> Figure:
-    """What the two methods outside the heatmaps would average; `rest` is `paper.implied_rest()`.
+    """What the two methods outside the heatmaps would average; `rest` is `tables.implied_rest()`.
 
     A row a dataset, a panel a level, naive hollow; 0.5 is guessing.
     """
@@ -84,10 +84,7 @@ def implied(rest: pd.DataFrame) -> Figure:
     fig = Figure(figsize=(WIDTH, 0.95 + 0.26 * len(names)), facecolor="white", layout="constrained")
     for ax, level in zip(fig.subplots(1, 2, sharey=True), plots.LEVELS):
         for row in rest[rest["level"] == level].itertuples():
-            colour, marker = DATASETS[row.dataset]
-            naive = row.protocol == "naive"
-            ax.plot(row.implied, names.index(row.dataset) + (-0.15 if naive else 0.15), marker, color=colour,
-                    markerfacecolor="white" if naive else colour, markersize=5)  # fmt: skip
+            _point(ax, row, row.implied, names.index(row.dataset) + FORMS[row.protocol])
         ax.axvline(0.5, color="#999999", linewidth=0.8, zorder=0)
         ax.set_title(f"{level} level")
         ax.set_xlabel("implied mean ROC-AUC of the two other methods")
@@ -109,11 +106,11 @@ def describe_implied(rest: pd.DataFrame) -> str:
     return f"Points a dataset, both levels, with a line at 0.5: {'; '.join(said)}."
 
 
-@_styled
+@styled
 def retained(positions: pd.DataFrame) -> Figure:
     """Which positions the multi-dataset stream keeps of a dataset, under two orders.
 
-    `positions` is `paper.retained_positions()`. A panel a dataset of more than six concepts; filled = in the
+    `positions` is `tables.retained_positions()`. A panel a dataset of more than six concepts; filled = in the
     stream, a ring = where the rule's six are.
     """
     big = positions[positions["tasks"] > 6]
@@ -122,7 +119,7 @@ def retained(positions: pd.DataFrame) -> Figure:
     for ax, dataset in zip(fig.subplots(len(names), 1), names):
         rows = big[big["dataset"] == dataset]
         count = int(rows["tasks"].iloc[0])
-        rule = [1, 2, count // 2, count // 2 + 1, count - 1, count]
+        rule = kept_positions(count)
         for y, column in enumerate(("by_rank", "by_roc_auc")):
             kept = rows.loc[rows["retained"], column]
             ax.plot(range(1, count + 1), [y] * count, "o", color="#BBBBBB", markersize=4)
@@ -137,11 +134,10 @@ def retained(positions: pd.DataFrame) -> Figure:
         ax.tick_params(length=0, labelsize=7)
     fig.axes[-1].set_xlabel("position in the dataset, 1 = hardest")
     handles = [
-        Line2D([], [], marker="o", linestyle="", color="#444444", markersize=6, label="in the stream"),
-        Line2D([], [], marker="o", linestyle="", color="#444444", markerfacecolor="none", markersize=11,
-               label="two ends and middle, by this order"),
-        Line2D([], [], marker="o", linestyle="", color="#BBBBBB", markersize=4, label="left out"),
-    ]  # fmt: skip
+        _key("in the stream", "#444444", size=6),
+        _key("two ends and middle, by this order", "#444444", face="none", size=11),
+        _key("left out", "#BBBBBB", size=4),
+    ]
     fig.legend(handles=handles, loc="outside lower center", ncols=3)
     return fig
 
@@ -155,23 +151,18 @@ def describe_retained(positions: pd.DataFrame) -> str:
     return f"Dots along the order from hard to easy, those in the stream filled. {'. '.join(said)}."
 
 
-@_styled
+@styled
 def time_ratios(times: pd.DataFrame) -> Figure:
-    """Evaluation over training time, a point a dataset and form; `times` is `paper.times()`."""
+    """Evaluation over training time, a point a dataset and form; `times` is `tables.times()`."""
     median = times.groupby("model")["ratio"].median().sort_values()
     names = list(median.index)
     fig = Figure(figsize=(WIDTH, 0.9 + 0.27 * len(names)), facecolor="white", layout="constrained")
     ax = fig.subplots()
     for row in times.itertuples():
-        colour, marker = DATASETS[row.dataset]
-        naive = row.protocol == "naive"
-        ax.plot(row.ratio, names.index(row.model) + (-0.15 if naive else 0.15), marker, color=colour,
-                markerfacecolor="white" if naive else colour, markersize=5)  # fmt: skip
+        _point(ax, row, row.ratio, names.index(row.model) + FORMS[row.protocol])
     ax.axvline(1, color="#999999", linewidth=0.8, zorder=0)
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.xaxis.set_minor_locator(NullLocator())
+    plots.log_ticks(ax.xaxis)
     ax.set_yticks(range(len(names)), names)
     ax.set_xlabel("time to evaluate / time to train (left of 1: training takes longer)")
     _dataset_legend(fig, list(dict.fromkeys(times["dataset"])))
@@ -187,11 +178,11 @@ def describe_times(times: pd.DataFrame) -> str:
     return f"Points on a log axis, evaluation over training time: {'; '.join(said)}."
 
 
-@_styled
+@styled
 def scenario_strips(orders: pd.DataFrame) -> Figure:
     """Every scenario as a strip of its tasks in order, coloured by how the experts do on them.
 
-    `orders` is `paper.all_orders()`. Blocks of one source dataset are ruled.
+    `orders` is `tables.all_orders()`. Blocks of one source dataset are ruled.
     """
     scenarios = orders.groupby(["dataset", "ordering"], sort=False)
     longest = int(orders["position"].max())
@@ -222,25 +213,27 @@ def scenario_strips(orders: pd.DataFrame) -> Figure:
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     bar = fig.add_axes((3.2 / WIDTH, 0.42 / height, 2.6 / WIDTH, 0.09 / height))
-    plots._roc_bar(fig, bar, horizontal=True)
+    plots.roc_bar(fig, bar, horizontal=True)
     bar.set_xlabel("mean image ROC-AUC of the three experts: bright = easy", fontsize=7, labelpad=1)
     return fig
 
 
-@_styled
-def scenario(experts: pd.DataFrame, orders: pd.DataFrame, ranks: pd.Series, title: str) -> Figure:
+@styled
+def scenario(dataset: str, orders: pd.DataFrame) -> Figure:
     """One dataset: what each expert makes of its tasks, and where each of its orders puts them.
 
-    `experts` has the columns of experts.csv, `orders` those of orders.csv; `ranks` are the
-    average ranks by task. The first order is that of the rows at the left.
+    `orders` is `tables.all_orders()`. The first order is that of the rows at the left.
     """
-    table = orders.pivot(index="task", columns="ordering", values="position")
+    experts = tables.experts_of(dataset)
+    ranks = consensus_ranks(experts, PUBLISHED_TIES).set_index("task")["average_rank"]
+    orders = orders[orders["dataset"] == dataset]
+    table = orders.pivot(index="concept", columns="ordering", values="position")
     table = table[list(dict.fromkeys(orders["ordering"]))]
     table = table.sort_values(table.columns[0])
     count, columns = table.shape
     step, head, foot = 0.23, 0.62, 0.62
     height = head + step * count + foot
-    names = plots._inches(table.index, 8)
+    names = plots.name_width(table.index, 8)
     fig = Figure(figsize=(WIDTH, height), facecolor="white")
     left, wide = names + 0.1, 2.35
 
@@ -264,7 +257,7 @@ def scenario(experts: pd.DataFrame, orders: pd.DataFrame, ranks: pd.Series, titl
     ax.set_yticks(range(1, count + 1), table.index, fontsize=8)
     ax.set_xlabel("image ROC-AUC of the expert", labelpad=2)
     handles = [
-        Line2D([], [], **plots._look(name, "") | {"linestyle": ""}, label=name)
+        Line2D([], [], **plots.detector_style(name, "") | {"linestyle": ""}, label=name)
         for name in experts["detector"].drop_duplicates()
     ]
     handles.append(Line2D([], [], color="black", linewidth=1.4, label="mean"))
@@ -279,7 +272,7 @@ def scenario(experts: pd.DataFrame, orders: pd.DataFrame, ranks: pd.Series, titl
     ax = panel(start, WIDTH - start - names - 0.15)
     for number, positions in enumerate(table.to_numpy(float)):
         colour = matplotlib.colormaps["viridis"](0.92 * number / max(1, count - 1))
-        ax.plot(*plots._ribbon(positions), color=colour, linewidth=4.0, alpha=0.75, clip_on=False)
+        ax.plot(*plots.ribbon(positions), color=colour, linewidth=4.0, alpha=0.75, clip_on=False)
         ax.plot(
             range(columns),
             positions,
@@ -295,15 +288,15 @@ def scenario(experts: pd.DataFrame, orders: pd.DataFrame, ranks: pd.Series, titl
     ax.set_xticks(range(columns), [name.replace("_", "\n", 1).replace("_", " ") for name in table.columns])
     ax.tick_params(axis="x", labelsize=7)
     ax.set_yticks([])
-    fig.text(0.5, 1 - 0.05 / height, title, ha="center", va="top", fontsize=9.5, weight="bold")
+    fig.text(0.5, 1 - 0.05 / height, dataset, ha="center", va="top", fontsize=9.5, weight="bold")
     return fig
 
 
-@_styled
+@styled
 def multi_stream(orders: pd.DataFrame) -> Figure:
     """The multi-dataset stream, easy to hard: the mean expert ROC-AUC of the task at each position.
 
-    `orders` is `paper.all_orders()`.
+    `orders` is `tables.all_orders()`.
     """
     stream = orders[(orders["dataset"] == "MultiDataset") & (orders["ordering"] == "easy_to_hard")]
     fig = Figure(figsize=(WIDTH, 3.2), facecolor="white", layout="constrained")
@@ -340,21 +333,22 @@ def describe_multi_stream(orders: pd.DataFrame) -> str:
     return f"Five curves one after another, each falling and the next starting anew: {'; '.join(said)}."
 
 
+def _point(ax: Axes, row: tuple, x: float, y: float, size: float = 5.0) -> None:
+    """The `row`'s dataset in its colour and marker, hollow when naive."""
+    colour, marker = DATASETS[row.dataset]
+    face = "white" if row.protocol == "naive" else colour
+    ax.plot(x, y, marker, color=colour, markerfacecolor=face, markersize=size)
+
+
 def _forms() -> list[Line2D]:
-    return [
-        Line2D(
-            [], [], marker="o", linestyle="", color="#444444", markerfacecolor=face, markersize=5, label=name
-        )
-        for name, face in (("naive", "white"), ("continual", "#444444"))
-    ]
+    return [_key(name, "#444444", "o", face) for name, face in (("naive", "white"), ("continual", "#444444"))]
+
+
+def _key(label: str, colour: str, marker: str = "o", face: str | None = None, size: float = 5.0) -> Line2D:
+    return Line2D([], [], color=colour, marker=marker, linestyle="", markersize=size, label=label,
+                  markerfacecolor=face or colour)  # fmt: skip
 
 
 def _dataset_legend(fig: Figure, names: Sequence[str]) -> None:
-    handles = [
-        Line2D(
-            [], [], color=DATASETS[name][0], marker=DATASETS[name][1], linestyle="", markersize=5, label=name
-        )
-        for name in names
-    ]
-    fig.legend(handles=handles + _forms(), loc="outside lower center", ncols=8, columnspacing=1.0,
-               handletextpad=0.3)  # fmt: skip
+    handles = [_key(name, *DATASETS[name]) for name in names] + _forms()
+    fig.legend(handles=handles, loc="outside lower center", ncols=8, columnspacing=1.0, handletextpad=0.3)
