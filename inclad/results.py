@@ -178,6 +178,24 @@ def read_streams(folders: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     return r_matrix, table
 
 
+def settings_table(folders: list[str]) -> pd.DataFrame:
+    """What runs were made with, a row a results folder: run, detectors, profile, backbone, image_size, seed.
+
+    From their run.json; what a run does not say is empty. ValueError names a folder without one.
+    """
+    names = ["detectors", "profile", "backbone", "image_size", "max_train", "seed"]
+    rows = []
+    for folder in folders:
+        path = _resolve(folder) / "run.json"
+        try:
+            parameters = json.loads(path.read_text(encoding="utf-8"))["parameters"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: can't be read ({type(error).__name__}): run it again") from error
+        values = [parameters.get(name, "") for name in names]
+        rows.append([Path(folder).name, *(", ".join(v) if isinstance(v, list) else v for v in values)])
+    return pd.DataFrame(rows, columns=["run", *names])
+
+
 def read_arrays(folder: str | Path, name: str) -> dict[str, np.ndarray]:
     """The arrays of name.npz in a results folder, never unpickled; ValueError when not there or torn."""
     path = _resolve(folder) / f"{name}.npz"

@@ -349,7 +349,7 @@ def test_streams_of_a_report_are_checked(project):
         columns=["dataset", "ordering", "detector", "protocol", "level", "step", "task", "roc_auc"],
     )
     for name, detector in (("one", "a"), ("two", "a"), ("other", "b")):
-        out = results.Results(f"build/results/{name}", "stream", {})
+        out = results.Results(f"build/results/{name}", "stream", {"detectors": ["a", "b"], "profile": "mini"})
         own = cells.assign(detector=detector)
         out.table("r_matrix", own)
         out.table("summary", results.summary(own))
@@ -359,6 +359,12 @@ def test_streams_of_a_report_are_checked(project):
     with pytest.raises(ValueError, match="both hold a in the order random"):
         results.read_streams(["build/results/one", "build/results/two"])
     assert len(results.read_streams(["build/results/one"])[0]) == 1
+    table = results.settings_table(["build/results/one"])
+    assert table.loc[0, ["run", "detectors", "profile"]].tolist() == ["one", "a, b", "mini"]
+    with pytest.raises(
+        ValueError, match=r"none.run\.json: can't be read \(FileNotFoundError\): run it again"
+    ):
+        results.settings_table(["build/results/none"])
     both, _ = results.read_streams(["build/results/one", "build/results/other"])
     assert list(both["detector"]) == ["a", "b"]
 
