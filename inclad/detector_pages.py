@@ -16,14 +16,17 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from inclad import metrics, plots
 from inclad.backbones import load_backbone
 from inclad.data.catalog import load_tasks
 from inclad.data.check import check_tasks
 from inclad.data.task import Task
-from inclad.detectors import patchcore
+from inclad.detectors import cfa, padim, patchcore
+from inclad.detectors.cfa import CFA
 from inclad.detectors.detector import Detector
+from inclad.detectors.padim import PaDiM
 from inclad.detectors.patchcore import PatchCore
 from inclad.evaluate import evaluate, read_pictures
 from inclad.features import Batch, Extractor, Images
@@ -61,17 +64,6 @@ class Part:
     def train(self) -> Images:
         """The normal images to learn from."""
         return self.extractor.images(self.task.train)
-
-    def cells(self, count: int) -> np.ndarray:
-        """Which of `count` positions of a square grid lie on the defect, bool (count,); the one that holds
-        most of it where it covers no middle."""
-        side, size = round(count**0.5), len(self.mask)
-        middle = ((np.arange(side) + 0.5) * size / side).astype(int)
-        inside = self.mask[np.ix_(middle, middle)]
-        if not inside.any():
-            row, column = (np.argwhere(self.mask).mean(0) * side / size).astype(int)
-            inside[row, column] = True
-        return inside.flatten()
 
 
 def read_setup(stream: str | Path) -> dict:
@@ -160,7 +152,7 @@ def kept_sentence(stream: str | Path, detector: str) -> Markdown:
             f" The continual form lost most on *{tasks[worst]}*: {R[worst, worst]:.2f} when learned, "
             f"{R[-1, worst]:.2f} at the end."
             if losses[worst] >= 0.005
-            else " The continual form lost no part by a hundredth."
+            else " The continual form lost less than a hundredth on every part."
         )
     return Markdown(text)
 
@@ -195,6 +187,7 @@ def kept_tensors(detector: Detector) -> pd.DataFrame:
 
 def source(function: Callable) -> Markdown:
     """The code of one function, with its file and lines: what an equation on a page points to."""
+    function = inspect.unwrap(function)  # not the decorator around it
     lines, first = inspect.getsourcelines(function)
     file = Path(inspect.getsourcefile(function)).resolve().relative_to(project_folder())
     where = f"`{file.as_posix()}`, lines {first} to {first + len(lines) - 1}"
@@ -227,11 +220,13 @@ def outline(ax: Axes, mask: np.ndarray) -> None:
             ax.contour(centres, centres, mask.astype(float), [0.5], colors=colour, linewidths=width)
 
 
-def panels(columns: int, side: float, *, rows: int = 1, right: float = 0.0) -> tuple[Figure, np.ndarray]:
-    """A figure of square panels of `side` inches without axes, and those panels (rows, columns); `right` inches
-    are left free beside them."""
+def panels(
+    columns: int, side: float, *, rows: int = 1, right: float = 0.0, below: float = 0.0
+) -> tuple[Figure, np.ndarray]:
+    """A figure of square panels of `side` inches without axes, and those panels (rows, columns); `right` and
+    `below` inches are left free around them."""
     head = 0.25
-    width, height = side * columns + right, (side + head) * rows
+    width, height = side * columns + right, (side + head) * rows + below
     fig = Figure(figsize=(width, height), facecolor="white")
     found = np.empty((rows, columns), dtype=object)
     for row, column in np.ndindex(rows, columns):
@@ -280,11 +275,8 @@ def look_up_patches(part: Part, detector: PatchCore) -> Memory:
     _, origin = nearest(detector.bank, train)
     count, size = len(distances), len(part.image)
     side = round(count**0.5)
-    inside = torch.from_numpy(part.cells(count)).to(distances.device)
-    worst = int(distances.where(inside, -torch.inf).argmax())
-    sound = int((distances - distances[~inside].median()).abs().where(~inside, torch.inf).argmin())
     found = []
-    for position in (worst, sound):
+    for position in two_positions(part, distances):
         image, place = divmod(int(origin[index[position]]), count)
         picture = part.extractor.decoded(part.task.train[image]).numpy()
         at, there = (middle(each, side, size) for each in (position, place))
@@ -293,6 +285,26 @@ def look_up_patches(part: Part, detector: PatchCore) -> Memory:
     scores, _ = detector.score(part.defective)
     grid = distances.view(side, side).cpu().numpy()
     return Memory(grid, scores[0].cpu().numpy(), kept.reshape(side, side), (found[0], found[1]))
+
+
+def two_positions(part: Part, distances: Tensor) -> tuple[int, int]:
+    """The position of a distance (P,) that is largest on the defect, and one off it that is typical there."""
+    inside = torch.from_numpy(on_defect(part.mask, len(distances))).to(distances.device)
+    worst = distances.where(inside, -torch.inf).argmax()
+    typical = distances[~inside].median()
+    return int(worst), int((distances - typical).abs().where(~inside, torch.inf).argmin())
+
+
+def on_defect(mask: np.ndarray, count: int) -> np.ndarray:
+    """Which of `count` positions of a square grid have their middle on the defect, bool (count,); of a defect
+    that covers no middle, the one in which its own middle lies."""
+    side, size = round(count**0.5), len(mask)
+    middles = ((np.arange(side) + 0.5) * size / side).astype(int)
+    inside = mask[np.ix_(middles, middles)]
+    if mask.any() and not inside.any():
+        row, column = (np.argwhere(mask).mean(0) * side / size).astype(int)
+        inside[row, column] = True
+    return inside.flatten()
 
 
 def middle(position: int, side: int, size: int) -> tuple[int, int]:
@@ -327,4 +339,163 @@ def memory_figure(part: Part, memory: Memory) -> Figure:
         ):
             ax.imshow(pixels, interpolation="nearest")
             ax.set_title(title, color=colour)
+    return fig
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """One location in the two of its `channels` that set an image apart most: what training gave (N, 2), its
+    Gaussian, and what the image has there (2,). `distance` is that of all channels together."""
+
+    place: tuple[int, int]
+    channels: tuple[int, int]
+    points: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    seen: np.ndarray
+    distance: float
+
+    def ellipse(self, radius: float) -> np.ndarray:
+        """Points (100, 2) at Mahalanobis distance `radius` from the mean."""
+        angle = np.linspace(0, 2 * np.pi, 100)
+        circle = np.stack([np.cos(angle), np.sin(angle)], 1)
+        return self.mean + radius * circle @ np.linalg.cholesky(self.covariance).T
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    """Gaussians at work on the defective image of a part: `distances` (h, w), the smoothed `map` (H, W), and
+    two locations: on the defect, and a typical one off it."""
+
+    distances: np.ndarray
+    map: np.ndarray
+    clouds: tuple[Cloud, Cloud]
+
+
+def look_at_clouds(part: Part, detector: PaDiM) -> Gaussians:
+    """The distances of the defective image, and the clouds behind two of them."""
+
+    def embed(batch: Batch) -> Tensor:
+        return padim.embed(batch, detector.channels, detector.channel_seed)
+
+    seen = embed(part.defective)
+    distances = padim.mahalanobis(seen, detector.mean, detector.whitening)[0]
+    side = round(len(distances) ** 0.5)
+    train = torch.cat([embed(batch) for batch in part.train], 1)
+    found = []
+    for position in two_positions(part, distances):
+        factor = detector.whitening[position].double().inverse()
+        covariance = (factor @ factor.T).cpu().numpy()
+        mean, here = (each.double().cpu().numpy() for each in (detector.mean[position], seen[position, 0]))
+        pair = list(farthest_pair(here - mean, covariance))
+        found.append(
+            Cloud(
+                place=middle(position, side, len(part.image)),
+                channels=(pair[0], pair[1]),
+                points=train[position].cpu().numpy()[:, pair],
+                mean=mean[pair],
+                covariance=covariance[np.ix_(pair, pair)],
+                seen=here[pair],
+                distance=float(distances[position]),
+            )
+        )
+    scores, _ = detector.score(part.defective)
+    grid = distances.view(side, side).cpu().numpy()
+    return Gaussians(grid, scores[0].cpu().numpy(), (found[0], found[1]))
+
+
+def farthest_pair(offset: np.ndarray, covariance: np.ndarray) -> tuple[int, int]:
+    """The two dimensions in which `offset` (d,) has the largest Mahalanobis distance; `covariance` (d, d)."""
+    variance = covariance.diagonal()
+    determinant = np.outer(variance, variance) - covariance**2
+    np.fill_diagonal(determinant, np.inf)
+    own = np.outer(offset**2, variance)
+    squares = (own + own.T - 2 * np.outer(offset, offset) * covariance) / determinant
+    first, second = np.unravel_index(squares.argmax(), squares.shape)
+    return int(first), int(second)
+
+
+@_styled
+def gaussian_figure(part: Part, found: Gaussians) -> Figure:
+    """PaDiM's idea: distances at every location, the map, and the clouds of two locations with their ellipses."""
+    vmax, side, right, below = float(found.distances.max()), 2.05, 0.8, 2.35
+    fig, axes = panels(3, side, right=right, below=below)
+    show_image(axes[0, 0], part.image, part.mask, f"{part.task.name}, defect outlined")
+    show_map(axes[0, 1], found.distances, part.mask, vmax, "distance at each location")
+    show_map(axes[0, 2], found.map, part.mask, vmax, "enlarged and smoothed")
+    bar(fig, axes[0, 2], vmax, "Mahalanobis distance")
+    width, height = fig.get_size_inches()
+    for k, (cloud, (name, colour, marker)) in enumerate(zip(found.clouds, TWO)):
+        axes[0, 0].plot(cloud.place[1], cloud.place[0], marker, color=colour, **MARKER)
+        across = width / 2 - 0.75
+        ax = fig.add_axes(
+            ((0.6 + k * width / 2) / width, 0.42 / height, across / width, (below - 0.75) / height)
+        )
+        ax.plot(*cloud.points.T, ".", color="#777777", markersize=4)
+        for radius in (1, 2, 3):
+            ax.plot(*cloud.ellipse(radius).T, "-", color="black", linewidth=0.8)
+        ax.plot(*cloud.seen, marker, color=colour, **MARKER)
+        ax.set_title(f"{name} location, distance {cloud.distance:.0f}", color=colour)
+        ax.set_xlabel(f"channel {cloud.channels[0]}")
+        ax.set_ylabel(f"channel {cloud.channels[1]}", labelpad=1)
+        ax.margins(0.12)
+    return fig
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Distances of a part's test positions, in units of the median sound one: `sound` (N,), `defect` (M,), and
+    the `grid` (h, w) of the defective image."""
+
+    grid: np.ndarray
+    sound: np.ndarray
+    defect: np.ndarray
+
+
+def measure_distances(part: Part, detector: CFA) -> Adapted:
+    """All positions of the test images through the detector, apart by what is there."""
+
+    def distances(batch: Batch) -> np.ndarray:
+        embeddings = detector.describe(cfa.features(batch))
+        return detector.distances(embeddings, detector.bank).cpu().numpy()
+
+    values, inside = [], []
+    for batch in part.extractor.images(part.task.test):
+        values.append(distances(batch))
+        _, masks, _ = read_pictures(batch.samples, [part.task], batch.size)
+        inside.append(np.stack([on_defect(mask, values[-1].shape[1]) for mask in masks]))
+    values, inside = np.concatenate(values), np.concatenate(inside)
+    unit = np.median(values[~inside])
+    grid = distances(part.defective)[0] / unit
+    return Adapted(grid.reshape(round(len(grid) ** 0.5), -1), values[~inside] / unit, values[inside] / unit)
+
+
+@_styled
+def hypersphere_figure(part: Part, before: Adapted, after: Adapted) -> Figure:
+    """CFA's idea: distances to the centres before and after training, of one image and of all test images."""
+    vmax = float(max(before.grid.max(), after.grid.max()))
+    side, below = 2.05, 1.75
+    fig, axes = panels(3, side, right=0.8, below=below)
+    show_image(axes[0, 0], part.image, part.mask, f"{part.task.name}, defect outlined")
+    show_map(axes[0, 1], before.grid, part.mask, vmax, "before training")
+    show_map(axes[0, 2], after.grid, part.mask, vmax, "after training")
+    bar(fig, axes[0, 2], vmax, "distance / median sound one")
+    width, height = fig.get_size_inches()
+    high = np.quantile(np.concatenate([a.defect for a in (before, after)]), 0.995)
+    steps = np.linspace(0, high, 41)
+    for k, (title, found) in enumerate((("before training", before), ("after training", after))):
+        across = width / 2 - 0.45
+        ax = fig.add_axes(
+            ((0.3 + k * width / 2) / width, 0.42 / height, across / width, (below - 0.7) / height)
+        )
+        for values, (_, colour, _), line, name in (
+            (found.sound, TWO[1], "-", "sound"),
+            (found.defect, TWO[0], "--", "defective"),
+        ):
+            share = np.histogram(values, steps)[0] / len(values)
+            ax.stairs(share, steps, color=colour, linestyle=line, linewidth=1.3, label=name)
+        ax.set_title(f"all test images, {title}")
+        ax.set_xlabel("distance / median sound one")
+        ax.set_yticks([])
+        ax.legend(fontsize=7)
     return fig

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -13,10 +14,12 @@ from matplotlib.figure import Figure
 
 from inclad import detector_pages as pages
 from inclad.detectors import patchcore
+from inclad.detectors.cfa import CFA
+from inclad.detectors.padim import PaDiM
 from inclad.detectors.patchcore import PatchCore
 
 PROJECT = Path(__file__).resolve().parents[1]
-FAMILIES = ("memory",)
+FAMILIES = ("memory", "gaussian", "hypersphere")
 TASKS = ["a", "b", "c"]
 
 
@@ -56,6 +59,12 @@ def test_the_sentence_of_a_stream_has_bwt_and_the_part_that_lost_most(stream):
     naive, continual = ((-0.4 - 0.5 - 0.2) / 3, (0.0 - 0.2 + 0.0) / 3)
     assert f"naive **{naive:+.2f}**" in text and f"continual **{continual:+.2f}**" in text
     assert "lost most on *a*: 0.90 when learned, 0.70 at the end" in text
+
+
+def test_a_stream_that_lost_nothing_names_no_part(stream):
+    cells = pd.read_csv(stream / "r_matrix.csv").assign(roc_auc=0.8)
+    cells.to_csv(stream / "r_matrix.csv", index=False)
+    assert "lost less than a hundredth on every part" in pages.kept_sentence(stream, "patchcore").data
 
 
 def test_a_detector_that_the_stream_lacks_is_named(stream):
@@ -103,6 +112,7 @@ class Pictures:
     def __init__(self, images):
         self.images = np.asarray(images, dtype=np.float32)
         self.size, self.samples = self.images.shape[1], tuple(range(len(self.images)))
+        self.extractor = SimpleNamespace(device="cpu")
 
     def __len__(self):
         return len(self.images)
@@ -125,21 +135,19 @@ class Shown:
         self.image[8:16, 16:24], self.mask[8:16, 16:24] = 255, True
         self.train, self.defective = Pictures(normal), Pictures([self.image])
         self.sound = Pictures(normal[:1])
-        self.task = type("Task", (), {"name": "thing", "train": (0, 1, 2)})()
-        self.extractor = type("E", (), {"decoded": lambda _, k: torch.from_numpy(normal[k])})()
+        self.task = SimpleNamespace(name="thing", train=(0, 1, 2), test=())
+        self.extractor = SimpleNamespace(decoded=lambda k: torch.from_numpy(normal[k]))
         self.normal = normal
 
-    cells = pages.Part.cells
 
-
-def test_cells_are_the_positions_whose_middle_is_defective_and_never_none():
-    part = Shown()
-    expected = np.zeros((8, 8), bool)
-    expected[2:4, 4:6] = True
-    assert (part.cells(64).reshape(8, 8) == expected).all()
-    part.mask[:] = False
-    part.mask[1, 30] = True
-    assert np.flatnonzero(part.cells(64)).tolist() == [7]
+def test_positions_on_a_defect_have_their_middle_there_and_a_small_defect_has_one():
+    mask, expected = np.zeros((32, 32), bool), np.zeros((8, 8), bool)
+    assert not pages.on_defect(mask, 64).any()
+    mask[8:16, 16:24] = expected[2:4, 4:6] = True
+    assert (pages.on_defect(mask, 64).reshape(8, 8) == expected).all()
+    mask[:] = False
+    mask[1, 30] = True
+    assert np.flatnonzero(pages.on_defect(mask, 64)).tolist() == [7]
 
 
 def test_matches_are_found_in_the_training_images():
@@ -149,7 +157,7 @@ def test_matches_are_found_in_the_training_images():
     memory = pages.look_up_patches(part, model)
     defect, sound = memory.matches
     assert part.mask[defect.place] and not part.mask[sound.place]
-    assert defect.distance == pytest.approx(memory.distances[part.cells(64).reshape(8, 8)].max())
+    assert defect.distance == pytest.approx(memory.distances[2:4, 4:6].max())
     assert defect.distance > sound.distance
     assert (memory.kept == 3).all()  # all patches of three images
     # The image is a training image with a square: far from it a patch finds itself.
@@ -178,6 +186,56 @@ def test_the_memory_figure_marks_both_patches_and_names_their_distances():
         assert f"its nearest, at {match.distance:.1f}" in titles
     marked = [tuple(line.get_xydata()[0]) for line in fig.axes[0].lines]
     assert marked == [match.place[::-1] for match in memory.matches]
+
+
+def test_the_pair_is_the_one_of_largest_distance_in_two_dimensions():
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(50, 6)) @ rng.normal(size=(6, 6))
+    covariance, offset = np.cov(points.T) + 0.01 * np.eye(6), rng.normal(size=6)
+
+    def square(i, j):
+        inverse = np.linalg.inv(covariance[np.ix_([i, j], [i, j])])
+        return offset[[i, j]] @ inverse @ offset[[i, j]]
+
+    best = max(((i, j) for i in range(6) for j in range(i)), key=lambda pair: square(*pair))
+    assert set(pages.farthest_pair(offset, covariance)) == set(best)
+
+
+def test_clouds_hold_the_gaussian_that_was_fitted():
+    part = Shown()
+    model = PaDiM(channels=4)
+    model.fit(part.train)
+    found = pages.look_at_clouds(part, model)
+    defect, sound = found.clouds
+    assert part.mask[defect.place] and not part.mask[sound.place]
+    assert defect.distance == pytest.approx(found.distances.max())
+    for cloud in found.clouds:
+        assert cloud.points.shape == (3, 2)
+        assert cloud.mean == pytest.approx(cloud.points.mean(0), abs=1e-2)
+        expected = np.cov(cloud.points.T) + 0.01 * np.eye(2)
+        assert cloud.covariance == pytest.approx(expected, rel=1e-2, abs=1e-2)
+        offset = cloud.ellipse(2.0) - cloud.mean
+        squares = (offset @ np.linalg.inv(cloud.covariance) * offset).sum(1)
+        assert squares == pytest.approx(np.full(100, 4.0))
+    fig = pages.gaussian_figure(part, found)
+    assert fig.get_size_inches()[0] <= 7
+    assert f"defective location, distance {defect.distance:.0f}" in [ax.get_title() for ax in fig.axes]
+
+
+def test_distances_are_told_apart_by_the_mask_and_counted_in_median_sound_ones(monkeypatch):
+    part = Shown()
+    masks = np.stack([np.zeros((32, 32), bool), part.mask])
+    monkeypatch.setattr(pages, "read_pictures", lambda samples, tasks, size: (None, masks, []))
+    model = CFA(epochs=0)
+    model.fit(part.train)
+    part.extractor.images = lambda samples: Pictures([part.normal[1], part.image])
+    found = pages.measure_distances(part, model)
+    assert len(found.defect) == 16 and len(found.sound) == 2 * 256 - 16
+    assert np.median(found.sound) == pytest.approx(1)
+    assert found.defect.mean() > found.sound.mean()
+    assert found.grid[4:8, 8:12].flatten() == pytest.approx(found.defect, rel=1e-4)
+    fig = pages.hypersphere_figure(part, found, found)
+    assert fig.get_size_inches()[0] <= 7 and len(fig.axes) == 6
 
 
 # the pages themselves
