@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from inclad.detectors.catalog import DETECTORS
+
 PROJECT = Path(__file__).resolve().parents[2]
 SOURCES = (
     "_config.yml", "_toc.yml", "pyproject.toml", "benchmarks", "book", "inclad", "notebooks", "params", "tools",
@@ -18,8 +20,7 @@ SMALL = {
     "image_size": 64,
     "max_train": 4,
     "max_test": 6,
-    "detectors": ["patchcore", "padim", "cfa"],
-    "options": {"cfa": {"epochs": 1, "batch_size": 4}},
+    "options": {name: {"epochs": 1} for name in DETECTORS if name not in ("patchcore", "padim")},
     "cache_gib": 1.0,
 }
 
