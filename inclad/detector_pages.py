@@ -1,0 +1,330 @@
+"""What the pages on single detectors share: a part to compute on, the picture of an idea, numbers of a stream."""
+
+import inspect
+import json
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import torch
+from IPython.display import Markdown
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from inclad import metrics, plots
+from inclad.backbones import load_backbone
+from inclad.data.catalog import load_tasks
+from inclad.data.check import check_tasks
+from inclad.data.task import Task
+from inclad.detectors import patchcore
+from inclad.detectors.detector import Detector
+from inclad.detectors.patchcore import PatchCore
+from inclad.evaluate import evaluate, read_pictures
+from inclad.features import Batch, Extractor, Images
+from inclad.files import project_folder
+from inclad.neighbors import nearest
+from inclad.plots import MAPS
+from inclad.results import read_table, to_matrix
+from inclad.stream import pick_examples
+
+STYLE = plots.STYLE | {"axes.titlesize": 8}
+_styled = matplotlib.rc_context(STYLE)
+# The two patches or locations that a picture follows: name, colour, marker.
+TWO = (("defective", "#D55E00", "s"), ("sound", "#0072B2", "o"))
+MARKER = {"markersize": 7, "markeredgecolor": "white", "linestyle": ""}
+
+
+# ---- what a page computes on
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part at the image size and with the backbone of a stream, and one defective image of it.
+
+    `image` uint8 (H, W, 3), `mask` bool (H, W) True on the defect; `defective` and `sound` are batches of one.
+    """
+
+    task: Task
+    extractor: Extractor
+    image: np.ndarray
+    mask: np.ndarray
+    defective: Batch
+    sound: Batch
+
+    @property
+    def train(self) -> Images:
+        """The normal images to learn from."""
+        return self.extractor.images(self.task.train)
+
+    def cells(self, count: int) -> np.ndarray:
+        """Which of `count` positions of a square grid lie on the defect, bool (count,); the one that holds
+        most of it where it covers no middle."""
+        side, size = round(count**0.5), len(self.mask)
+        middle = ((np.arange(side) + 0.5) * size / side).astype(int)
+        inside = self.mask[np.ix_(middle, middle)]
+        if not inside.any():
+            row, column = (np.argwhere(self.mask).mean(0) * side / size).astype(int)
+            inside[row, column] = True
+        return inside.flatten()
+
+
+def read_setup(stream: str | Path) -> dict:
+    """The parameters with which a stream was run; ValueError with its path when it can't be read."""
+    path = project_folder() / stream / "run.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["parameters"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{stream} has no whole run.json: make it with `inclad run stream`") from None
+
+
+def open_part(stream: str | Path, name: str) -> Part:
+    """The part `name` of the stream's dataset, read as the stream read it.
+
+    Raises DataError for a part that is not there, ValueError for one without a mask or a sound test image.
+    """
+    setup = read_setup(stream)
+    limits = {key: setup[key] for key in ("max_train", "max_test", "seed")}
+    (task,) = load_tasks(setup["dataset"], [name], **limits)
+    check_tasks([task], setup["image_size"])
+    examples = pick_examples([task])
+    sound = [sample for sample in task.test if not sample.label]
+    if not examples or examples[0].mask is None or not sound:
+        raise ValueError(f"part: {name} has no defective test image with a mask, or no sound one")
+    extractor = Extractor(load_backbone(setup["backbone"]), setup["image_size"])
+    (image,), (mask,), _ = read_pictures(examples, [task], setup["image_size"])
+    return Part(task, extractor, image, mask, Batch(examples, extractor), Batch(sound[:1], extractor))
+
+
+def compare(part: Part, detectors: dict[object, Detector], option: str) -> pd.DataFrame:
+    """Fit each detector to the part: ROC-AUC at both levels and bytes kept, a row a value of `option`."""
+    rows = []
+    for value, detector in detectors.items():
+        detector.fit(part.train)
+        found = evaluate(detector.score, part.task, part.extractor)
+        kept = detector.kept_bytes() / 2**10
+        rows.append({option: value, "image": found.image, "pixel": found.pixel, "kept (KiB)": kept})
+    return pd.DataFrame(rows)
+
+
+# ---- numbers of a stream, in tables and sentences
+
+
+def made_with(stream: str | Path, detector: str) -> Markdown:
+    """The sentence that says with what settings the numbers of a page were made."""
+    setup = read_setup(stream)
+    own = setup["options"].get(detector, {})
+    options = ", ".join(f"`{key}` {value}" for key, value in own.items()) or "every option as in the paper"
+    return Markdown(
+        f"*Numbers on this page: dataset {setup['dataset']}, profile **{setup['profile']}** ({options}), backbone "
+        f"{setup['backbone']}, {setup['image_size']} pixels a side, seed {setup['seed']}, one run.*"
+    )
+
+
+def _matrices(stream: str | Path, detector: str) -> tuple[dict[str, np.ndarray], list[str]]:
+    """R at image level by protocol, and the tasks; ValueError when the stream has no such detector."""
+    cells = read_table(stream, "r_matrix")
+    if detector not in set(cells["detector"]):
+        known = ", ".join(cells["detector"].unique())
+        raise ValueError(f"{stream} has no detector {detector!r} (there are: {known})")
+    cells = cells[(cells["detector"] == detector) & (cells["level"] == "image")]
+    found = {name: to_matrix(rows) for name, rows in cells.groupby("protocol", sort=False)}
+    return {name: R for name, (R, _) in found.items()}, next(tasks for _, tasks in found.values())
+
+
+def kept_parts(stream: str | Path, detector: str) -> pd.DataFrame:
+    """Image ROC-AUC of each part right after it was learned and at the end of the stream, by protocol."""
+    matrices, tasks = _matrices(stream, detector)
+    table = pd.DataFrame({"part": tasks})
+    for protocol, R in matrices.items():
+        table[f"{protocol}, learned"] = R.diagonal()
+        table[f"{protocol}, end"] = R[-1]
+    return table
+
+
+def kept_sentence(stream: str | Path, detector: str) -> Markdown:
+    """Backward transfer of both protocols, and the part that the continual form lost most of."""
+    matrices, tasks = _matrices(stream, detector)
+    said = [f"{name} **{metrics.bwt(R):+.2f}**" for name, R in matrices.items()]
+    text = f"Backward transfer (BWT) at image level: {', '.join(said)}."
+    if "continual" in matrices and len(tasks) > 1:
+        R = matrices["continual"]
+        losses = (R.diagonal() - R[-1])[:-1]
+        worst = int(np.nanargmax(losses))
+        text += (
+            f" The continual form lost most on *{tasks[worst]}*: {R[worst, worst]:.2f} when learned, "
+            f"{R[-1, worst]:.2f} at the end."
+            if losses[worst] >= 0.005
+            else " The continual form lost no part by a hundredth."
+        )
+    return Markdown(text)
+
+
+def stream_costs(stream: str | Path, detector: str) -> pd.DataFrame:
+    """KiB kept, seconds to learn a part and to score one, after the first and after the last part."""
+    costs = read_table(stream, "costs")
+    rows = []
+    for protocol, own in costs[costs["detector"] == detector].groupby("protocol", sort=False):
+        for when, row in (("first", own.iloc[0]), ("last", own.iloc[-1])):
+            rows.append(
+                {
+                    "protocol": protocol,
+                    "after the": f"{when} part",
+                    "kept (KiB)": row["kept_bytes"] / 2**10,
+                    "learning (s)": row["train_s"],
+                    "scoring (s a part)": row["score_s"] / row["step"],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def kept_tensors(detector: Detector) -> pd.DataFrame:
+    """What a detector keeps of one part, a row a tensor: name, shape, bytes."""
+    return pd.DataFrame(
+        [
+            {"tensor": name, "shape": " x ".join(map(str, values.shape)), "bytes": values.nbytes}
+            for name, values in detector.state().items()
+        ]
+    )
+
+
+def source(function: Callable) -> Markdown:
+    """The code of one function, with its file and lines: what an equation on a page points to."""
+    lines, first = inspect.getsourcelines(function)
+    file = Path(inspect.getsourcefile(function)).resolve().relative_to(project_folder())
+    where = f"`{file.as_posix()}`, lines {first} to {first + len(lines) - 1}"
+    return Markdown(f"{where}\n\n```python\n{textwrap.dedent(''.join(lines))}```")
+
+
+# ---- one picture an idea
+
+
+def show_image(ax: Axes, image: np.ndarray, mask: np.ndarray, title: str) -> None:
+    """An image with the outline of its defect."""
+    ax.imshow(image, extent=(0, len(mask), len(mask), 0))
+    outline(ax, mask)
+    ax.set_title(title)
+
+
+def show_map(ax: Axes, values: np.ndarray, mask: np.ndarray, vmax: float, title: str) -> None:
+    """A map from 0 to `vmax`, a coarse one as the squares it is, with the outline of the defect."""
+    box = (0, len(mask), len(mask), 0)
+    ax.imshow(values, cmap=MAPS, vmin=0, vmax=vmax, extent=box, interpolation="nearest")
+    outline(ax, mask)
+    ax.set_title(title)
+
+
+def outline(ax: Axes, mask: np.ndarray) -> None:
+    """The border of the defect, white on black: seen on every ground."""
+    centres = np.arange(len(mask)) + 0.5
+    if mask.any() and not mask.all():
+        for colour, width in (("black", 2.2), ("white", 1.0)):
+            ax.contour(centres, centres, mask.astype(float), [0.5], colors=colour, linewidths=width)
+
+
+def panels(columns: int, side: float, *, rows: int = 1, right: float = 0.0) -> tuple[Figure, np.ndarray]:
+    """A figure of square panels of `side` inches without axes, and those panels (rows, columns); `right` inches
+    are left free beside them."""
+    head = 0.25
+    width, height = side * columns + right, (side + head) * rows
+    fig = Figure(figsize=(width, height), facecolor="white")
+    found = np.empty((rows, columns), dtype=object)
+    for row, column in np.ndindex(rows, columns):
+        x, y = column * side + 0.03, height - (row + 1) * (side + head) + 0.02
+        found[row, column] = fig.add_axes(
+            (x / width, y / height, (side - 0.06) / width, (side - 0.06) / height)
+        )
+        found[row, column].axis("off")
+    return fig, found
+
+
+def bar(fig: Figure, beside: Axes, vmax: float, label: str) -> None:
+    """The colour bar of maps from 0 to `vmax`, right of the panel `beside`."""
+    place = beside.get_position()
+    width, height = fig.get_size_inches()
+    box = (place.x1 + 0.1 / width, place.y0 + 0.1 / height, 0.1 / width, place.height - 0.2 / height)
+    fig.colorbar(ScalarMappable(Normalize(0, vmax), MAPS), cax=fig.add_axes(box), label=label)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A patch of an image, where its middle lies (row, column), and the nearest patch of the bank; crops uint8."""
+
+    place: tuple[int, int]
+    patch: np.ndarray
+    neighbour: np.ndarray
+    distance: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A bank at work on the defective image of a part: `distances` (h, w) of its patches, the smoothed `map`
+    (H, W), `kept` (h, w) patches of the bank by the place they come from, and two matches: defect, sound."""
+
+    distances: np.ndarray
+    map: np.ndarray
+    kept: np.ndarray
+    matches: tuple[Match, Match]
+
+
+def look_up_patches(part: Part, detector: PatchCore) -> Memory:
+    """Distances and nearest patches of the most suspicious patch of the defect and of a typical sound one."""
+    distances, index = nearest(patchcore.embed(part.defective)[0], detector.bank)
+    train = torch.cat([patchcore.embed(batch).flatten(0, 1) for batch in part.train])
+    # A row of the bank is a row of the training patches: the one at distance zero.
+    _, origin = nearest(detector.bank, train)
+    count, size = len(distances), len(part.image)
+    side = round(count**0.5)
+    inside = torch.from_numpy(part.cells(count)).to(distances.device)
+    worst = int(distances.where(inside, -torch.inf).argmax())
+    sound = int((distances - distances[~inside].median()).abs().where(~inside, torch.inf).argmin())
+    found = []
+    for position in (worst, sound):
+        image, place = divmod(int(origin[index[position]]), count)
+        picture = part.extractor.decoded(part.task.train[image]).numpy()
+        at, there = (middle(each, side, size) for each in (position, place))
+        found.append(Match(at, crop(part.image, at), crop(picture, there), float(distances[position])))
+    kept = np.bincount((origin % count).cpu().numpy(), minlength=count)
+    scores, _ = detector.score(part.defective)
+    grid = distances.view(side, side).cpu().numpy()
+    return Memory(grid, scores[0].cpu().numpy(), kept.reshape(side, side), (found[0], found[1]))
+
+
+def middle(position: int, side: int, size: int) -> tuple[int, int]:
+    """Pixel (row, column) in the middle of a position of a square grid."""
+    row, column = divmod(position, side)
+    return int((row + 0.5) * size / side), int((column + 0.5) * size / side)
+
+
+def crop(image: np.ndarray, middle: tuple[int, int], half: int = 14) -> np.ndarray:
+    """The square of 2 x `half` pixels around `middle`; outside of the image its border goes on."""
+    padded = np.pad(image, ((half, half), (half, half), (0, 0)), mode="edge")
+    row, column = middle
+    return padded[row : row + 2 * half, column : column + 2 * half]
+
+
+@_styled
+def memory_figure(part: Part, memory: Memory) -> Figure:
+    """PatchCore's idea: distances of patches, the map, what was kept, and two patches with their nearest."""
+    vmax = float(memory.distances.max())
+    fig, axes = panels(4, 1.55, rows=2, right=0.75)
+    show_image(axes[0, 0], part.image, part.mask, f"{part.task.name}, defect outlined")
+    show_map(axes[0, 1], memory.distances, part.mask, vmax, "distance of each patch")
+    show_map(axes[0, 2], memory.map, part.mask, vmax, "enlarged and smoothed")
+    axes[0, 3].imshow(memory.kept, cmap="Greys", vmin=0, interpolation="nearest")
+    axes[0, 3].set_title(f"patches kept, 0 to {memory.kept.max()} a place")
+    bar(fig, axes[0, 3], vmax, "distance")
+    for match, column, (name, colour, marker) in zip(memory.matches, (0, 2), TWO):
+        axes[0, 0].plot(match.place[1], match.place[0], marker, color=colour, **MARKER)
+        for ax, pixels, title in (
+            (axes[1, column], match.patch, f"{name} patch"),
+            (axes[1, column + 1], match.neighbour, f"its nearest, at {match.distance:.1f}"),
+        ):
+            ax.imshow(pixels, interpolation="nearest")
+            ax.set_title(title, color=colour)
+    return fig

@@ -1,0 +1,224 @@
+"""The helpers of the pages on single detectors, and the form that those pages share."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from inclad import detector_pages as pages
+from inclad.detectors import patchcore
+from inclad.detectors.patchcore import PatchCore
+
+PROJECT = Path(__file__).resolve().parents[1]
+FAMILIES = ("memory",)
+TASKS = ["a", "b", "c"]
+
+
+@pytest.fixture
+def stream(tmp_path):
+    """A results folder of a stream of three parts: image R, costs, parameters."""
+    R = {"naive": [[0.9], [0.5, 0.8], [0.4, 0.6, 0.7]], "continual": [[0.9], [0.9, 0.8], [0.7, 0.8, 0.7]]}
+    key = {"dataset": "mini", "ordering": "given", "detector": "patchcore"}
+    cells, costs = [], []
+    for protocol, rows in R.items():
+        for i, row in enumerate(rows):
+            costs.append(
+                key
+                | {"protocol": protocol, "step": i + 1, "task": TASKS[i], "train_s": 1.0 + i}
+                | {"score_s": 0.5 * (i + 1), "kept_bytes": 1024 * (i + 1)}
+            )
+            for level, shift in (("image", 0.0), ("pixel", -0.1)):
+                place = key | {"protocol": protocol, "level": level, "step": i + 1}
+                cells += [place | {"task": TASKS[j], "roc_auc": v + shift} for j, v in enumerate(row)]
+    pd.DataFrame(cells).to_csv(tmp_path / "r_matrix.csv", index=False)
+    pd.DataFrame(costs).to_csv(tmp_path / "costs.csv", index=False)
+    parameters = {"dataset": "mini", "profile": "mini", "options": {"cfa": {"epochs": 5}}, "backbone": "net"}
+    parameters |= {"image_size": 64, "seed": 3, "max_train": 0, "max_test": 0}
+    (tmp_path / "run.json").write_text(json.dumps({"parameters": parameters}))
+    return tmp_path
+
+
+def test_the_table_of_a_stream_is_its_diagonal_and_its_last_row(stream):
+    table = pages.kept_parts(stream, "patchcore").set_index("part")
+    assert list(table["naive, learned"]) == pytest.approx([0.9, 0.8, 0.7])
+    assert list(table["naive, end"]) == pytest.approx([0.4, 0.6, 0.7])
+    assert list(table["continual, end"]) == pytest.approx([0.7, 0.8, 0.7])
+
+
+def test_the_sentence_of_a_stream_has_bwt_and_the_part_that_lost_most(stream):
+    text = pages.kept_sentence(stream, "patchcore").data
+    naive, continual = ((-0.4 - 0.5 - 0.2) / 3, (0.0 - 0.2 + 0.0) / 3)
+    assert f"naive **{naive:+.2f}**" in text and f"continual **{continual:+.2f}**" in text
+    assert "lost most on *a*: 0.90 when learned, 0.70 at the end" in text
+
+
+def test_a_detector_that_the_stream_lacks_is_named(stream):
+    with pytest.raises(ValueError, match=r"no detector 'padim' \(there are: patchcore\)"):
+        pages.kept_parts(stream, "padim")
+
+
+def test_costs_are_those_of_the_first_and_the_last_step(stream):
+    table = pages.stream_costs(stream, "patchcore")
+    assert list(table["kept (KiB)"]) == [1, 3, 1, 3]
+    assert list(table["learning (s)"]) == [1, 3, 1, 3]
+    assert list(table["scoring (s a part)"]) == [0.5, 0.5, 0.5, 0.5]
+
+
+def test_a_page_says_how_its_numbers_were_made(stream):
+    assert "profile **mini** (`epochs` 5)" in pages.made_with(stream, "cfa").data
+    text = pages.made_with(stream, "patchcore").data
+    assert "every option as in the paper" in text and "64 pixels" in text and "seed 3" in text
+
+
+def test_a_stream_without_run_json_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"has no whole run.json: make it with `inclad run stream`"):
+        pages.made_with(tmp_path, "cfa")
+
+
+def test_source_shows_exactly_the_lines_of_a_function():
+    text = pages.source(patchcore.patch_distances).data
+    file, first, last = re.match(r"`(\S+)`, lines (\d+) to (\d+)\n", text).groups()
+    lines = (PROJECT / file).read_text().splitlines()[int(first) - 1 : int(last)]
+    assert "\n".join(lines) in text
+    assert lines[0].startswith("def patch_distances") and lines[-1].strip().startswith("return")
+
+
+def test_kept_tensors_add_up_to_the_bytes_kept():
+    model = PatchCore()
+    model.bank = torch.zeros(7, 5)
+    table = pages.kept_tensors(model)
+    assert table.to_dict("records") == [{"tensor": "bank", "shape": "7 x 5", "bytes": 140}]
+    assert table["bytes"].sum() == model.kept_bytes()
+
+
+class Pictures:
+    """Stands in for an extractor and its batches: features are the pixels themselves, averaged."""
+
+    def __init__(self, images):
+        self.images = np.asarray(images, dtype=np.float32)
+        self.size, self.samples = self.images.shape[1], tuple(range(len(self.images)))
+
+    def __len__(self):
+        return len(self.images)
+
+    def __iter__(self):
+        yield self
+
+    def features(self, stages):
+        maps = torch.from_numpy(self.images).permute(0, 3, 1, 2)
+        return [torch.nn.functional.avg_pool2d(maps, 2**stage) for stage in stages]
+
+
+class Shown:
+    """Stands in for a part: three noisy normal images, and one of them with a bright square."""
+
+    def __init__(self):
+        rng = np.random.default_rng(0)
+        normal = rng.integers(80, 120, (3, 32, 32, 3)).astype(np.uint8)
+        self.image, self.mask = normal[0].copy(), np.zeros((32, 32), bool)
+        self.image[8:16, 16:24], self.mask[8:16, 16:24] = 255, True
+        self.train, self.defective = Pictures(normal), Pictures([self.image])
+        self.sound = Pictures(normal[:1])
+        self.task = type("Task", (), {"name": "thing", "train": (0, 1, 2)})()
+        self.extractor = type("E", (), {"decoded": lambda _, k: torch.from_numpy(normal[k])})()
+        self.normal = normal
+
+    cells = pages.Part.cells
+
+
+def test_cells_are_the_positions_whose_middle_is_defective_and_never_none():
+    part = Shown()
+    expected = np.zeros((8, 8), bool)
+    expected[2:4, 4:6] = True
+    assert (part.cells(64).reshape(8, 8) == expected).all()
+    part.mask[:] = False
+    part.mask[1, 30] = True
+    assert np.flatnonzero(part.cells(64)).tolist() == [7]
+
+
+def test_matches_are_found_in_the_training_images():
+    part = Shown()
+    model = PatchCore(coreset_ratio=1.0)
+    model.fit(part.train)
+    memory = pages.look_up_patches(part, model)
+    defect, sound = memory.matches
+    assert part.mask[defect.place] and not part.mask[sound.place]
+    assert defect.distance == pytest.approx(memory.distances[part.cells(64).reshape(8, 8)].max())
+    assert defect.distance > sound.distance
+    assert (memory.kept == 3).all()  # all patches of three images
+    # The image is a training image with a square: far from it a patch finds itself.
+    far = pages.middle(int(memory.distances.argmin()), 8, 32)
+    assert memory.distances.min() == 0
+    assert (pages.crop(part.image, far, 2) == pages.crop(part.normal[0], far, 2)).all()
+    assert any((pages.crop(n, pages.middle(p, 8, 32)) == sound.neighbour).all()
+               for n in part.normal for p in range(64))  # fmt: skip
+
+
+def test_a_crop_goes_on_over_the_border():
+    image = np.arange(16, dtype=np.uint8).reshape(4, 4, 1).repeat(3, 2)
+    assert pages.crop(image, (0, 0), 1)[..., 0].tolist() == [[0, 0], [0, 0]]
+    assert pages.crop(image, (2, 2), 2)[..., 0].tolist() == image[..., 0].tolist()
+
+
+def test_the_memory_figure_marks_both_patches_and_names_their_distances():
+    part = Shown()
+    model = PatchCore(coreset_ratio=0.5)
+    model.fit(part.train)
+    memory = pages.look_up_patches(part, model)
+    fig = pages.memory_figure(part, memory)
+    assert isinstance(fig, Figure) and fig.get_size_inches()[0] <= 7
+    titles = [ax.get_title() for ax in fig.axes]
+    for match in memory.matches:
+        assert f"its nearest, at {match.distance:.1f}" in titles
+    marked = [tuple(line.get_xydata()[0]) for line in fig.axes[0].lines]
+    assert marked == [match.place[::-1] for match in memory.matches]
+
+
+# the pages themselves
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_page_is_short_and_says_everything_in_the_same_order(family):
+    notebook = nbformat.read(PROJECT / "notebooks" / f"{family}.ipynb", as_version=4)
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(prose.split()) <= 1700
+    assert all(sum(map(bool, cell.source.splitlines())) <= 10 for cell in code)
+    assert not any(cell.outputs for cell in code)
+    headings = re.findall(r"^## (.*)$", prose, re.M)
+    assert [heading.partition(":")[0] for heading in headings] == [
+        "The idea in a picture",
+        "The equations, and where they are in the code",
+        "What the continual form keeps, and what it forgets",
+        "What it costs",
+        "What can go wrong",
+        "Where this differs from the paper",
+        "Exercise",
+    ]
+    assert sum("plots.show(" in cell.source for cell in code) == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_formula_has_its_function_and_the_fold_says_which(family):
+    notebook = nbformat.read(PROJECT / "notebooks" / f"{family}.ipynb", as_version=4)
+    imports = "\n".join(c.source for c in notebook.cells if c.source.startswith("import os"))
+    names: dict = {}
+    exec(imports.partition("\nos.chdir")[0], names)
+    shown = 0
+    for cell in notebook.cells:
+        if found := re.fullmatch(r"pages\.source\((\S+)\)", cell.source):
+            function = eval(found[1], names)
+            file = f"{function.__module__.replace('.', '/')}.py"
+            assert (PROJECT / file).is_file()
+            assert cell.metadata["mystnb"]["code_prompt_show"] == f"Show {found[1]} in {file}"
+            shown += 1
+    formulas = sum(
+        c.source.splitlines().count("$$") // 2 for c in notebook.cells if c.cell_type == "markdown"
+    )
+    assert shown >= formulas >= 3
