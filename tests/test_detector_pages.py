@@ -16,7 +16,7 @@ from inclad.detectors import patchcore
 from inclad.detectors.patchcore import PatchCore
 
 PROJECT = Path(__file__).resolve().parents[1]
-FAMILIES = ("memory", "teacher_student", "distillation", "flow")
+FAMILIES = ("memory", "teacher_student", "distillation", "flow", "reconstruction")
 TASKS = ["a", "b", "c"]
 
 
