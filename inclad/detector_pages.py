@@ -33,7 +33,7 @@ from inclad.evaluate import evaluate, read_masks, read_pictures
 from inclad.features import Batch, Extractor, Images
 from inclad.files import project_folder
 from inclad.neighbors import nearest
-from inclad.plots import MAPS
+from inclad.pictures import MAPS
 from inclad.results import read_table, to_matrix
 from inclad.stream import pick_examples
 
@@ -195,6 +195,7 @@ def kept_tensors(detector: Detector) -> pd.DataFrame:
 
 def source(function: Callable) -> Markdown:
     """The code of one function, with its file and lines: what an equation on a page points to."""
+    function = inspect.unwrap(function)  # of decorators, which lie in other files
     lines, first = inspect.getsourcelines(function)
     file = Path(inspect.getsourcefile(function)).resolve().relative_to(project_folder())
     where = f"`{file.as_posix()}`, lines {first} to {first + len(lines) - 1}"

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from inclad import detector_pages as pages
 from inclad.detectors import patchcore
+from inclad.detectors.ganomaly import GANomaly
 from inclad.detectors.patchcore import PatchCore
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -87,6 +88,8 @@ def test_source_shows_exactly_the_lines_of_a_function():
     lines = (PROJECT / file).read_text().splitlines()[int(first) - 1 : int(last)]
     assert "\n".join(lines) in text
     assert lines[0].startswith("def patch_distances") and lines[-1].strip().startswith("return")
+    decorated = pages.source(GANomaly.score).data
+    assert decorated.startswith("`inclad/detectors/ganomaly.py`, lines") and "def score(" in decorated
 
 
 def test_kept_tensors_add_up_to_the_bytes_kept():
