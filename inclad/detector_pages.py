@@ -33,7 +33,7 @@ from inclad.evaluate import evaluate, read_masks, read_pictures
 from inclad.features import Batch, Extractor, Images
 from inclad.files import project_folder
 from inclad.neighbors import nearest
-from inclad.pictures import MAPS
+from inclad.plots import MAPS
 from inclad.results import read_table, to_matrix
 from inclad.stream import pick_examples
 
