@@ -195,7 +195,7 @@ def kept_tensors(detector: Detector) -> pd.DataFrame:
 
 def source(function: Callable) -> Markdown:
     """The code of one function, with its file and lines: what an equation on a page points to."""
-    function = inspect.unwrap(function)  # of decorators, which lie in other files
+    function = inspect.unwrap(function)  # not the decorator around it
     lines, first = inspect.getsourcelines(function)
     file = Path(inspect.getsourcefile(function)).resolve().relative_to(project_folder())
     where = f"`{file.as_posix()}`, lines {first} to {first + len(lines) - 1}"
