@@ -2,9 +2,11 @@
 
 import inspect
 import json
+import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import matplotlib
@@ -20,15 +22,17 @@ from torch import Tensor
 
 from inclad import metrics, plots
 from inclad.backbones import load_backbone
+from inclad.continual.catalog import make_learner
 from inclad.data.catalog import load_tasks
 from inclad.data.check import check_tasks
 from inclad.data.task import Task
 from inclad.detectors import cfa, padim, patchcore
 from inclad.detectors.cfa import CFA
 from inclad.detectors.detector import Detector
+from inclad.detectors.fastflow import FastFlow
 from inclad.detectors.padim import PaDiM
 from inclad.detectors.patchcore import PatchCore
-from inclad.evaluate import evaluate, read_pictures
+from inclad.evaluate import evaluate, read_masks, read_pictures
 from inclad.features import Batch, Extractor, Images
 from inclad.files import project_folder
 from inclad.neighbors import nearest
@@ -95,13 +99,9 @@ def open_part(stream: str | Path, name: str) -> Part:
 
 def compare(part: Part, detectors: dict[object, Detector], option: str) -> pd.DataFrame:
     """Fit each detector to the part: ROC-AUC at both levels and bytes kept, a row a value of `option`."""
-    rows = []
-    for value, detector in detectors.items():
+    for detector in detectors.values():
         detector.fit(part.train)
-        found = evaluate(detector.score, part.task, part.extractor)
-        kept = detector.kept_bytes() / 2**10
-        rows.append({option: value, "image": found.image, "pixel": found.pixel, "kept (KiB)": kept})
-    return pd.DataFrame(rows)
+    return part_table(part, detectors, option)
 
 
 # ---- numbers of a stream, in tables and sentences
@@ -499,3 +499,191 @@ def hypersphere_figure(part: Part, before: Adapted, after: Adapted) -> Figure:
         ax.set_yticks([])
         ax.legend(fontsize=7)
     return fig
+
+
+# ---- the families that train: one detector of a stream, its maps side by side, means of a stream
+
+
+def train_on(part: Part, stream: str | Path, name: str, **changes: int | float | str) -> Detector:
+    """A fresh detector with the seed and the options that it had in the stream, and `changes`, fitted to the part."""
+    setup = read_setup(stream)
+    options = setup["options"].get(name, {}) | changes
+    learner = make_learner(name, "naive", options, setup["seed"])
+    learner.learn(part.train)
+    return learner.detector
+
+
+def part_table(part: Part, detectors: dict[object, Detector], option: str) -> pd.DataFrame:
+    """ROC-AUC at both levels and KiB kept of detectors that are fitted already, a row a value of `option`."""
+    rows = []
+    for value, detector in detectors.items():
+        found = evaluate(detector.score, part.task, part.extractor)
+        kept = detector.kept_bytes() / 2**10
+        rows.append({option: value, "image": found.image, "pixel": found.pixel, "kept (KiB)": kept})
+    return pd.DataFrame(rows)
+
+
+def kept_levels(stream: str | Path, detectors: Sequence[str]) -> pd.DataFrame:
+    """Mean ROC-AUC over the parts, right after each was learned and at the end, a row a detector and level."""
+    cells = read_table(stream, "r_matrix")
+    rows = []
+    for name in detectors:
+        for level in plots.LEVELS:
+            row: dict = {"detector": name, "level": level}
+            for protocol in plots.LINES:
+                own = cells[["detector", "level", "protocol"]] == [name, level, protocol]
+                R, _ = to_matrix(cells[own.all(axis=1)])
+                row[f"{protocol}, learned"] = np.nanmean(R.diagonal())
+                row[f"{protocol}, end"] = np.nanmean(R[-1])
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def last_costs(stream: str | Path, detectors: Sequence[str]) -> pd.DataFrame:
+    """The rows of `stream_costs` after the last part, of several detectors."""
+    tables = []
+    for name in detectors:
+        table = stream_costs(stream, name)
+        table = table[table["after the"] == "last part"].drop(columns="after the")
+        table.insert(0, "detector", name)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def picture(part: Part, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels uint8 (H, W, 3) and mask bool (H, W) of the part's defective or sound image."""
+    if batch is part.defective:
+        return part.image, part.mask
+    return part.extractor.decoded(batch.samples[0]).numpy(), np.zeros_like(part.mask)
+
+
+def grid(maps: torch.Tensor) -> np.ndarray:
+    """The one map of a batch of one, (1, h, w) -> (h, w)."""
+    return maps[0].detach().float().cpu().numpy()
+
+
+# What one panel shows: a title and uint8 (H, W, 3) pixels or a map (h, w).
+Panels = list[tuple[str, np.ndarray]]
+
+
+@_styled
+def rows_figure(pairs: list[list[tuple[np.ndarray, Panels]]], *, empty: int = 0) -> Figure:
+    """Images and maps in rows, each with the outline of its mask (H, W); `empty` more rows are left free below.
+
+    The maps of one column of a pair of rows share a scale, from 0 to their highest value, which the upper
+    row's title says.
+    """
+    columns = max(len(shown) for pair in pairs for _, shown in pair)
+    count = sum(map(len, pairs))
+    fig, axes = panels(columns, min(plots.WIDTH / columns, 1.9), rows=count + empty)
+    for ax in axes[count:].flat:
+        ax.remove()
+    lines = iter(axes)
+    for pair in pairs:
+        tops = [max(float(values.max()) for _, values in column) for column in zip(*(s for _, s in pair))]
+        for row, (mask, shown) in enumerate(pair):
+            for ax, (title, values), top in zip(next(lines), shown, tops):
+                if values.ndim == 3:
+                    show_image(ax, values, mask, title)
+                else:
+                    show_map(ax, values, mask, top, title if row else f"{title}, 0 to {top:.2g}")
+    return fig
+
+
+def energies(part: Part, model: FastFlow) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Mean z^2 of FastFlow over channels, a stage: at all positions of the sound test images, and at those on
+    the defects of the defective ones."""
+    found: list[tuple[list, list]] = [([], []) for _ in model.stages]
+    for batch in part.extractor.images(part.task.test):
+        masks = read_masks(batch.samples, part.task, batch.size)
+        with torch.inference_mode():
+            maps = [z.square().mean(1).flatten(1).cpu().numpy() for z, _ in model.transform(batch)]
+        for (sound, defective), values in zip(found, maps):
+            for sample, mask, each in zip(batch.samples, masks, values):
+                if not sample.label:
+                    sound.append(each)
+                elif mask.any():
+                    defective.append(each[on_defect(mask, len(each))])
+    return [(np.concatenate(sound), np.concatenate(defective)) for sound, defective in found]
+
+
+@_styled
+def flow_figure(pair: list[tuple[np.ndarray, Panels]], values: list[tuple[np.ndarray, np.ndarray]]) -> Figure:
+    """FastFlow's idea: maps of a defective and a sound image, and below them `energies`, a stage a panel."""
+    fig = rows_figure([pair], empty=1)
+    for stage, (sound, defective) in enumerate(values):
+        ax = fig.add_axes((0.07 + 0.325 * stage, 0.09, 0.26, 0.2))
+        both = np.concatenate((sound, defective))
+        bins = np.geomspace(both.min(), both.max(), 25)
+        for each, (name, colour, _), line in zip((defective, sound), TWO, ("--", "-")):
+            look = {"histtype": "step", "color": colour, "linestyle": line, "linewidth": 1.4, "label": name}
+            ax.hist(each, bins, weights=np.full(len(each), 1 / len(each)), **look)
+        ax.axvline(1, color="black", linewidth=0.7, linestyle=":")
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.set_xlabel(f"mean z² of a position, stage {stage + 1}", labelpad=1)
+        ax.set_ylim(top=1.3 * ax.get_ylim()[1])
+        if stage == 0:
+            ax.set_ylabel("share of positions")
+            ax.legend(loc="upper right", handlelength=1.5, fontsize=7)
+    return fig
+
+
+def error_shares(part: Part, model: Detector) -> tuple[float, float]:
+    """Of the defective test images with a mask, the mean share of the area and of the map's sum that lies on
+    the defect."""
+    shares = []
+    for batch in part.extractor.images([s for s in part.task.test if s.mask is not None]):
+        masks = read_masks(batch.samples, part.task, batch.size)
+        for mask, values in zip(masks, model.score(batch)[0].cpu().numpy()):
+            shares.append((mask.mean(), values[mask].sum() / values.sum()))
+    area, error = np.mean(shares, axis=0)
+    return float(area), float(error)
+
+
+def score_spread(part: Part, model: Detector) -> tuple[float, float, float]:
+    """Image scores of the test images: mean of the sound ones, their standard deviation, mean of the defective."""
+    scores = (
+        torch.cat([model.score(batch)[1] for batch in part.extractor.images(part.task.test)]).cpu().numpy()
+    )
+    defective = np.array([bool(sample.label) for sample in part.task.test])
+    sound = scores[~defective]
+    return float(sound.mean()), float(sound.std()), float(scores[defective].mean())
+
+
+def both_images(part: Part, shown: Callable[[Batch], Panels]) -> list[tuple[np.ndarray, Panels]]:
+    """A pair of rows for `rows_figure`: the defective and the sound image, and what `shown` makes of each."""
+    pair = []
+    for batch, name in ((part.defective, "defective"), (part.sound, "sound")):
+        pixels, mask = picture(part, batch)
+        pair.append((mask, [(name, pixels), *shown(batch)]))
+    return pair
+
+
+def kept_networks(detectors: dict[str, Detector]) -> pd.DataFrame:
+    """What trained detectors keep, a row a network (or a tensor outside of one): numbers and KiB."""
+    rows = []
+    for name, detector in detectors.items():
+        for network, tensors in groupby(detector.state().items(), lambda item: item[0].partition(".")[0]):
+            tensors = [values for _, values in tensors]
+            kept = {"numbers": sum(t.numel() for t in tensors), "KiB": sum(t.nbytes for t in tensors) / 2**10}
+            rows.append({"detector": name, "what": network} | kept)
+    return pd.DataFrame(rows)
+
+
+def made_with_each(stream: str | Path, detectors: Sequence[str]) -> Markdown:
+    """`made_with` for several detectors of one stream."""
+    said = []
+    for name in detectors:
+        own = read_setup(stream)["options"].get(name, {})
+        options = (
+            ", ".join(f"`{key}` {value}" for key, value in own.items()) or "every option as in the paper"
+        )
+        said.append(f"{name}: {options}")
+    text = made_with(stream, detectors[0]).data
+    return Markdown(re.sub(r"\(.*?\), backbone", lambda _: f"({'; '.join(said)}), backbone", text, count=1))
+
+
+def kept_sentences(stream: str | Path, detectors: Sequence[str]) -> Markdown:
+    """`kept_sentence` of several detectors, a line each."""
+    return Markdown("\n".join(f"- {name}. {kept_sentence(stream, name).data}" for name in detectors))

@@ -15,11 +15,20 @@ from matplotlib.figure import Figure
 from inclad import detector_pages as pages
 from inclad.detectors import patchcore
 from inclad.detectors.cfa import CFA
+from inclad.detectors.ganomaly import GANomaly
 from inclad.detectors.padim import PaDiM
 from inclad.detectors.patchcore import PatchCore
 
 PROJECT = Path(__file__).resolve().parents[1]
-FAMILIES = ("memory", "gaussian", "hypersphere")
+FAMILIES = (
+    "memory",
+    "gaussian",
+    "hypersphere",
+    "teacher_student",
+    "distillation",
+    "flow",
+    "reconstruction",
+)
 TASKS = ["a", "b", "c"]
 
 
@@ -96,6 +105,8 @@ def test_source_shows_exactly_the_lines_of_a_function():
     lines = (PROJECT / file).read_text().splitlines()[int(first) - 1 : int(last)]
     assert "\n".join(lines) in text
     assert lines[0].startswith("def patch_distances") and lines[-1].strip().startswith("return")
+    decorated = pages.source(GANomaly.score).data
+    assert decorated.startswith("`inclad/detectors/ganomaly.py`, lines") and "def score(" in decorated
 
 
 def test_kept_tensors_add_up_to_the_bytes_kept():
@@ -236,6 +247,104 @@ def test_distances_are_told_apart_by_the_mask_and_counted_in_median_sound_ones(m
     assert found.grid[4:8, 8:12].flatten() == pytest.approx(found.defect, rel=1e-4)
     fig = pages.hypersphere_figure(part, found, found)
     assert fig.get_size_inches()[0] <= 7 and len(fig.axes) == 6
+
+
+# the families that train
+
+
+def test_means_of_a_stream_are_over_its_diagonal_and_its_last_row(stream):
+    table = pages.kept_levels(stream, ["patchcore"]).set_index("level")
+    assert list(table.index) == ["image", "pixel"]
+    assert table.loc["image", "naive, learned"] == pytest.approx((0.9 + 0.8 + 0.7) / 3)
+    assert table.loc["image", "naive, end"] == pytest.approx((0.4 + 0.6 + 0.7) / 3)
+    assert table.loc["pixel", "continual, end"] == pytest.approx((0.7 + 0.8 + 0.7) / 3 - 0.1)
+
+
+def test_last_costs_are_those_after_the_last_part_of_every_detector(stream):
+    table = pages.last_costs(stream, ["patchcore", "patchcore"])
+    assert list(table["detector"]) == ["patchcore"] * 4
+    assert list(table["protocol"]) == ["naive", "continual"] * 2
+    assert list(table["kept (KiB)"]) == [3] * 4
+
+
+def test_settings_and_losses_of_several_detectors_are_named_one_by_one(stream):
+    text = pages.made_with_each(stream, ["patchcore", "cfa"]).data
+    assert "(patchcore: every option as in the paper; cfa: `epochs` 5), backbone net" in text
+    lines = pages.kept_sentences(stream, ["patchcore", "patchcore"]).data.splitlines()
+    assert len(lines) == 2 and lines[0].startswith("- patchcore. Backward transfer")
+
+
+def test_a_network_is_one_row_and_so_is_a_tensor_outside_of_one():
+    model = PatchCore()
+    model.state = lambda: {"a.x": torch.zeros(2, 3), "a.y": torch.zeros(4), "bank": torch.zeros(5)}
+    table = pages.kept_networks({"it": model})
+    assert list(table["what"]) == ["a", "bank"]
+    assert list(table["numbers"]) == [10, 5]
+    assert list(table["KiB"] * 1024) == [40, 20]
+
+
+def test_maps_of_a_pair_share_a_scale_and_the_title_says_it():
+    image, mask = np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8), bool)
+    first = [(mask, [("one", image), ("map", np.full((4, 4), v))]) for v in (1.0, 3.0)]
+    second = [(mask, [("two", image), ("map", np.full((2, 2), v))]) for v in (0.5, 0.25)]
+    fig = pages.rows_figure([first, second])
+    assert fig.get_size_inches()[0] <= 7
+    assert [ax.get_title() for ax in fig.axes[1::2]] == ["map, 0 to 3", "map", "map, 0 to 0.5", "map"]
+    assert [ax.images[0].get_clim() for ax in fig.axes[1::2]] == [(0, 3), (0, 3), (0, 0.5), (0, 0.5)]
+
+
+class WithTest(Shown):
+    """A part with a test set of its own: a sound image, and one whose defect is a square."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        sound, defective = (type("Sample", (), {"label": k, "mask": k or None})() for k in (0, 1))
+        masks = {sound: np.zeros_like(self.mask), defective: self.mask}
+        monkeypatch.setattr(pages, "read_masks", lambda samples, *_: np.stack([masks[s] for s in samples]))
+        monkeypatch.setattr(pages, "replace", lambda part, mask: self.masked(mask))
+        self.task.test = (sound, defective)
+
+        def images(_, samples):
+            batch = Pictures([{sound: self.normal[0], defective: self.image}[s] for s in samples])
+            batch.samples = tuple(samples)
+            return batch
+
+        self.extractor = type("E", (), {"images": images})()
+
+    def masked(self, mask):
+        other = Shown()
+        other.mask = mask
+        return other
+
+
+def test_energies_part_sound_images_from_positions_on_defects(monkeypatch):
+    part = WithTest(monkeypatch)
+
+    class Flow:
+        stages = (2,)
+
+        def transform(self, batch):
+            return [(maps, None) for maps in batch.features(self.stages)]
+
+    ((sound, defective),) = pages.energies(part, Flow())
+    pooled = part.normal[0].astype(float).reshape(8, 4, 8, 4, 3).mean((1, 3))
+    assert sound == pytest.approx((pooled**2).mean(2).flatten(), rel=1e-5)
+    assert defective == pytest.approx([255.0**2] * 4)
+    assert isinstance(pages.flow_figure([(part.mask, [("x", part.image)])] * 2, [(sound, defective)]), Figure)
+
+
+def test_shares_of_the_error_and_spread_of_the_scores(monkeypatch):
+    part = WithTest(monkeypatch)
+
+    class Bright:
+        def score(self, batch):
+            maps = torch.from_numpy((batch.images[..., 0] > 200).astype(np.float32)) + 1
+            return maps, maps.mean((1, 2))
+
+    area, error = pages.error_shares(part, Bright())
+    assert area == pytest.approx(64 / 1024)
+    assert error == pytest.approx(128 / (1024 + 64))
+    assert pages.score_spread(part, Bright()) == pytest.approx((1, 0, 1 + 64 / 1024))
 
 
 # the pages themselves
