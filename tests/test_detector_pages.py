@@ -301,7 +301,6 @@ class WithTest(Shown):
         sound, defective = (type("Sample", (), {"label": k, "mask": k or None})() for k in (0, 1))
         masks = {sound: np.zeros_like(self.mask), defective: self.mask}
         monkeypatch.setattr(pages, "read_masks", lambda samples, *_: np.stack([masks[s] for s in samples]))
-        monkeypatch.setattr(pages, "replace", lambda part, mask: self.masked(mask))
         self.task.test = (sound, defective)
 
         def images(_, samples):
@@ -310,11 +309,6 @@ class WithTest(Shown):
             return batch
 
         self.extractor = type("E", (), {"images": images})()
-
-    def masked(self, mask):
-        other = Shown()
-        other.mask = mask
-        return other
 
 
 def test_energies_part_sound_images_from_positions_on_defects(monkeypatch):
