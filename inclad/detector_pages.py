@@ -622,7 +622,7 @@ def flow_figure(pair: list[tuple[np.ndarray, Panels]], values: list[tuple[np.nda
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter("{x:g}")
         ax.set_xlabel(f"mean z² of a position, stage {stage + 1}", labelpad=1)
-        ax.set_ylim(top=1.3 * ax.get_ylim()[1])
+        ax.set_ylim(top=1.6 * ax.get_ylim()[1])
         if stage == 0:
             ax.set_ylabel("share of positions")
             ax.legend(loc="upper right", handlelength=1.5, fontsize=7)
