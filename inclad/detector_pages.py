@@ -143,7 +143,7 @@ def kept_sentence(stream: str | Path, detector: str) -> Markdown:
     """Backward transfer of both protocols, and the part that the continual form lost most of."""
     matrices, tasks = _matrices(stream, detector)
     said = [f"{name} **{metrics.bwt(R):+.2f}**" for name, R in matrices.items()]
-    text = f"Backward transfer (BWT) at image level: {', '.join(said)}."
+    text = f"Backward transfer (BWT), over all later steps and not only the last, at image level: {', '.join(said)}."
     if "continual" in matrices and len(tasks) > 1:
         R = matrices["continual"]
         losses = (R.diagonal() - R[-1])[:-1]

@@ -71,7 +71,11 @@ def slider(
     display(widgets.VBox([handle, stack]))
     ends = sorted({0, len(frames) - 1})
     states = " and ".join(str(labels[end]) for end in ends)
-    _show_png(_stacked([frames[end] for end in ends]), f"{alt} Shown: {states}.", caption)
+    _show_png(
+        _stacked([frames[end] for end in ends]),
+        f"{alt} Shown: {states}.",
+        f"{caption} Below the slider, for print: {states}.",
+    )
 
 
 def _show_png(data: bytes, alt: str, caption: str) -> None:

@@ -374,7 +374,7 @@ def speedups(results: pd.DataFrame) -> Figure:
             ax.plot(row.bound, y, "|", color="black", markersize=13, markeredgewidth=1.6)
             label = f"{row.ratio:.3g}" + (" misses its target" if missed else "")
             ax.annotate(label, (row.ratio, y), (0, 5), textcoords="offset points", fontsize=7,
-                        ha="left" if missed else "center", color=colour if missed else "black")  # fmt: skip
+                        ha="right" if missed else "center", color=colour if missed else "black")  # fmt: skip
         ax.axvline(1, color="#999999", linewidth=0.8, zorder=0)
         ax.set_xscale("log")
         ax.set_xlim(min(values) / 1.6, max(values) * 1.8)

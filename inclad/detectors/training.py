@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from inclad.features import Batch, Images
 
