@@ -96,9 +96,7 @@ def _greedy(points: Tensor, weights: Tensor, squares: Tensor, count: int) -> Ten
     points, norms = _centred(points, points.mean(0))
     seen = torch.zeros(len(points), dtype=torch.int64, device=points.device)
     picks = torch.empty(count, dtype=torch.int64, device=points.device)
-    picked = torch.empty(
-        count, points.shape[1], device=points.device
-    )  # points[picks], without gathering them anew
+    picked = torch.empty(count, points.shape[1], device=points.device)  # points[picks], gathered once
     done = 0
     size = min(BLOCK, len(points))
     while done < count:
