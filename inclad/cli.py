@@ -17,6 +17,15 @@ def main(words: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    except (
+        FileExistsError,
+        FileNotFoundError,
+        NotADirectoryError,
+        IsADirectoryError,
+        PermissionError,
+    ) as error:
+        print(f"{error.filename}: {error.strerror}; name a place that can be written", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # `inclad status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

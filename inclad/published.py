@@ -89,6 +89,8 @@ def own_scenario(
     parts.
     """
     name = Path(folder).resolve().name
+    if tasks and not any(each.strip() for each in tasks.split(",")):
+        raise ValueError(f"--tasks: {tasks!r} names no task; leave it out for all")
     source = None
     if licence or homepage or dataset == "mvtec":
         source = Source(name, homepage, licence)
@@ -114,7 +116,7 @@ def open_scenario(text: str, root: str = "", roots: Mapping[str, str] | None = N
     Raises ValueError for an unknown name, DataError (a ValueError) where the data are not the manifest's.
     """
     if not text.endswith(".json"):
-        return published_scenario(text)
+        return published_scenario(text.replace("-", "_"))
     content = manifest.check(text, root, roots)
     tasks = [entry["task"] for entry in content["tasks"]]
     if content["ordering"] not in ORDERINGS:

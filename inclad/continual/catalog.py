@@ -60,6 +60,8 @@ def check_learners(
         look_up(name, CONTINUAL)
         if not isinstance(own, dict):
             raise ValueError(f"options: {name}: expected a dictionary of hyperparameters, got {own!r}")
+        # Also those of detectors that do not run: a misspelt name there would go unseen.
+        make_learner(name, "continual", own)
     for name in detectors:
         for protocol in protocols:
             make_learner(name, protocol, options.get(name))

@@ -10,6 +10,7 @@ IMAGE_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm"}
 )
 # What archives and file browsers leave behind, beside dot files.
+LONGEST_NAME, LONGEST_PATH = 255, 2048  # bytes, characters; file systems take no more, or hardly
 LEFTOVERS = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
 
 
@@ -128,4 +129,8 @@ def hostile(text: str) -> bool:
     """Whether some machine would take a listed path as absolute, on a drive, climbing out, or not POSIX."""
     posix, windows = PurePosixPath(text), PureWindowsPath(text)
     strange = not text or "\\" in text or "\0" in text or ".." in posix.parts
-    return bool(strange or posix.is_absolute() or windows.drive)
+    try:
+        too_long = any(len(part.encode()) > LONGEST_NAME for part in posix.parts) or len(text) > LONGEST_PATH
+    except UnicodeEncodeError:
+        return True
+    return bool(strange or too_long or posix.is_absolute() or windows.drive)

@@ -9,10 +9,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from inclad.data import elpv, mini, mtd
-from inclad.data.catalog import load_tasks
+from inclad.data.catalog import DATASETS, choose_size, load_tasks
+from inclad.data.check import find_problems
 from inclad.data.croissant import describe
 from inclad.data.folder import hostile, listed_path
 from inclad.data.sources import SOURCES, Source
@@ -62,6 +63,10 @@ def build(
     defect, sha256, mask_sha256. Raises DataError with everything that is wrong with the data.
     """
     found = load_tasks(dataset, tasks, root, roots)
+    # What is damaged here must not become what others are held to.
+    problems, _ = find_problems(found, choose_size(dataset), decode_images=False)
+    if problems:
+        raise DataError(problems)
     places = _roots(found, dataset, root, roots)
     rows = [
         row for position, task in enumerate(found, 1) for row in _rows(task, position, places[task.dataset])
@@ -109,9 +114,11 @@ def write(content: dict, folder: Path | str) -> list[Path]:
 def load(path: Path | str) -> dict:
     """A manifest file, checked as data from outside; DataError when it is none, or names files outside of a root."""
     path = Path(path)
+    if not path.is_file():
+        raise DataError([f"{path}: no file; give a manifest.json"])
+    if path.stat().st_size > MAX_BYTES:
+        raise DataError([f"{path}: larger than {MAX_BYTES // 2**20} MiB; no manifest is"])
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise DataError([f"{path}: larger than {MAX_BYTES // 2**20} MiB; no manifest is"])
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise DataError([f"{path}: cannot be read ({error.strerror}); give a manifest.json"]) from None
@@ -253,6 +260,17 @@ def _wrong(entry: object, where: str, fields: dict[str, tuple[type, ...]]) -> It
 
 def _contradictions(content: dict) -> Iterator[str]:
     owners = {entry["task"]: entry for entry in content["tasks"]}
+    mixed = content["dataset"] == "mixed"
+    if not owners:
+        yield "it lists no task"
+    for entry in content["tasks"]:
+        name, dataset = entry["task"], entry["dataset"]
+        if dataset not in DATASETS or (
+            not name.startswith(f"{dataset}:") if mixed else dataset != content["dataset"]
+        ):
+            yield f"task {name!r} is of dataset {dataset!r}, the stream of {content['dataset']!r}"
+        if not any(row["task"] == name for row in content["images"]):
+            yield f"task {name!r} has no images"
     if len(owners) != len(content["tasks"]):
         yield "a task is listed twice"
     if [entry["position"] for entry in content["tasks"]] != list(range(1, len(content["tasks"]) + 1)):
@@ -262,8 +280,10 @@ def _contradictions(content: dict) -> Iterator[str]:
         if (row["dataset"], row["position"]) != (owner.get("dataset"), owner.get("position")):
             yield f"image {number}, task {row['task']!r} is not the listed task of that dataset and position"
         for name in (row["image"], row["mask"]):
-            if name is not None and hostile(name):
-                yield f"image {number}, {name!r}: not a POSIX path below the root"
+            if name is not None and (hostile(name) or PurePosixPath(name).as_posix() != name):
+                yield f"image {number}, {name[:80]!r}: not a plain POSIX path below the root"
+        if (row["mask"] is None) != (row["mask_sha256"] is None):
+            yield f"image {number}: mask and mask_sha256 go together"
 
 
 def _sha256(path: Path) -> str:

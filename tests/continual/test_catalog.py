@@ -221,3 +221,8 @@ def test_how_many_images_a_task_must_have():
 def test_an_option_out_of_its_range_is_refused(name, option, value):
     with pytest.raises(ValueError, match=f"{name}: {option}: .* is (not between|negative)"):
         check_learners([name], ["naive"], {name: {option: value}})
+
+
+def test_options_of_detectors_that_do_not_run_are_checked_too():
+    with pytest.raises(ValueError, match="stfpm: unknown option 'epochz'"):
+        check_learners(["padim"], ["naive"], {"stfpm": {"epochz": 5}})

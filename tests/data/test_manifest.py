@@ -190,14 +190,15 @@ def test_a_manifest_that_tells_another_story_is_refused(made, mvtec_tree, change
 
 
 HOSTILE = ["/etc/passwd", "../out.png", "nut/../../out.png", "C:/out.png", "c:out.png", "nut\\out.png", "", "a\0b",
-           "//server/share/out.png"]  # fmt: skip
+           "//server/share/out.png", "./nut/test/good/000.png", "nut//000.png", "n" * 300, "a/" * 2000 + "a",
+           "\ud800.png"]  # fmt: skip
 
 
 @pytest.mark.parametrize("column", ["image", "mask"])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_paths_that_leave_the_root_are_refused_before_a_file_is_opened(made, column, name):
     path = altered(made, lambda content: content["images"][2].update({column: name}))
-    with pytest.raises(DataError, match=r"image 3, .* not a POSIX path below the root"):
+    with pytest.raises(DataError, match=r"image 3.* not a plain POSIX path below the root"):
         manifest.load(path)
 
 
@@ -224,7 +225,7 @@ def test_what_is_no_manifest_is_told_in_one_line(tmp_path, text, told):
     with pytest.raises(DataError, match=told) as error:
         manifest.load(tmp_path / "m.json")
     assert str(tmp_path / "m.json") in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="no file; give a manifest"):
         manifest.load(tmp_path / "none.json")
 
 
@@ -236,6 +237,13 @@ def test_what_is_no_manifest_is_told_in_one_line(tmp_path, text, told):
         (lambda c: c["images"][1].update(task="screw"), "image 2, task 'screw' is not the listed"),
         (lambda c: c["tasks"].append(c["tasks"][0]), "a task is listed twice"),
         (lambda c: c["tasks"].reverse(), "positions of its tasks"),
+        (lambda c: c.update(tasks=[], images=[]), "it lists no task"),
+        (lambda c: c.update(images=[r for r in c["images"] if r["task"] == "nut"]), "has no images"),
+        (lambda c: c.update(dataset="visa"), "is of dataset 'mvtec', the stream of 'visa'"),
+        (
+            lambda c: c["images"][1].update(mask=None, mask_sha256="0" * 64),
+            "mask and mask_sha256 go together",
+        ),
         (lambda c: c["tasks"][0].pop("dataset"), "task 1, dataset: expected str, got null"),
     ],
 )
@@ -322,3 +330,10 @@ def test_the_list_is_table_1(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 18
     assert lines[-1].split() == ["multidataset_hard_to_easy", "27", "20853", "29.38", "%"]
+
+
+def test_a_damaged_image_gets_into_no_manifest(mvtec_tree):
+    image = mvtec_tree / "nut/test/good/000.png"
+    image.write_bytes(image.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"000\.png"):
+        manifest.build("mine", "mvtec", "given", [], str(mvtec_tree))
