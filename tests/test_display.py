@@ -69,7 +69,7 @@ def test_slider_links_its_handle_to_frames_and_adds_a_still(shell):
         0,
         255,
     )
-    assert caption.data["text/markdown"] == "Move it."
+    assert caption.data["text/markdown"] == "Move it. Below the slider, for print: one and three."
     json.dumps([output.data for output in captured.outputs])
     with pytest.raises(ValueError, match="a label a figure"):
         display.slider([small("red")], [], "d", "a", "c")
