@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector, maps_and_scores
+from inclad.detectors.detector import Detector, at_least_one, maps_and_scores
 from inclad.features import Batch, Extractor, Images
 from inclad.neighbors import CHUNK, nearest_k
 
@@ -38,13 +38,9 @@ class CFA(Detector):
         sigma: float = 4.0,
         seed: int = 0,
     ):
-        for key, value in (
-            ("batch_size", batch_size),
-            ("neighbors", neighbors),
-            ("repulsion_neighbors", repulsion_neighbors),
-        ):
-            if value < 1:
-                raise ValueError(f"cfa: {key}: {value} must be at least 1")
+        at_least_one(
+            "cfa", batch_size=batch_size, neighbors=neighbors, repulsion_neighbors=repulsion_neighbors
+        )
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate

@@ -49,6 +49,13 @@ class Detector(ABC):
         return sum(tensor.numel() * tensor.element_size() for tensor in self.state().values())
 
 
+def at_least_one(name: str, **options: int) -> None:
+    """ValueError, naming detector and option, for the first of the options that is below 1."""
+    for key, value in options.items():
+        if value < 1:
+            raise ValueError(f"{name}: {key}: {value} must be at least 1")
+
+
 def maps_and_scores(distances: Tensor, size: int, sigma: float) -> tuple[Tensor, Tensor]:
     """Distances (B, P) of positions -> anomaly maps (B, size, size) and their maxima (B,)."""
     maps = position_maps(distances, size, sigma)

@@ -34,7 +34,7 @@ from torchvision.transforms.functional import (
 
 from inclad.backbones import load_tensors
 from inclad.cache import content_key, source_digest
-from inclad.detectors.detector import Detector, image_scores
+from inclad.detectors.detector import Detector, at_least_one, image_scores
 from inclad.detectors.patchcore import embed
 from inclad.detectors.pdn import (
     BORDER,
@@ -48,7 +48,7 @@ from inclad.detectors.pdn import (
     pdn_side,
     resized,
 )
-from inclad.detectors.training import pack, seeded, train, unpack, update
+from inclad.detectors.training import pack, seeded, train, train_detector, unpack, update
 from inclad.features import Batch, Extractor, Images
 from inclad.maps import to_image_size
 
@@ -92,15 +92,14 @@ class EfficientAD(Detector):
         mixed_precision: bool = False,
         seed: int = 0,
     ):
-        for key, value in (
-            ("batch_size", batch_size),
-            ("teacher_out_channels", teacher_out_channels),
-            ("width", width),
-            ("teacher_steps", teacher_steps),
-            ("teacher_batch_size", teacher_batch_size),
-        ):
-            if value < 1:
-                raise ValueError(f"efficientad: {key}: {value} must be at least 1")
+        at_least_one(
+            "efficientad",
+            batch_size=batch_size,
+            teacher_out_channels=teacher_out_channels,
+            width=width,
+            teacher_steps=teacher_steps,
+            teacher_batch_size=teacher_batch_size,
+        )
         if model_size not in MODEL_SIZES:
             raise ValueError(
                 f"efficientad: model_size: {model_size!r} is unknown (known: {', '.join(MODEL_SIZES)})"
@@ -200,15 +199,7 @@ class EfficientAD(Detector):
             return value
 
         autoencoder.train()  # its dropout is all that differs
-        train(
-            "efficientad",
-            images,
-            step,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            generator=self.generator,
-            mixed_precision=self.mixed_precision,
-        )
+        train_detector("efficientad", self, images, step)
         autoencoder.eval()
 
     @torch.inference_mode()

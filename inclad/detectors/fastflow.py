@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector, image_scores
-from inclad.detectors.training import pack, seeded, train, unpack, update
+from inclad.detectors.detector import Detector, at_least_one, image_scores
+from inclad.detectors.training import pack, seeded, train_detector, unpack, update
 from inclad.features import Batch, Extractor, Images
 from inclad.maps import to_image_size
 
@@ -43,9 +43,7 @@ class FastFlow(Detector):
         mixed_precision: bool = False,
         seed: int = 0,
     ):
-        for key, value in (("epochs", epochs), ("batch_size", batch_size), ("flow_steps", flow_steps)):
-            if value < 1:
-                raise ValueError(f"fastflow: {key}: {value} must be at least 1")
+        at_least_one("fastflow", epochs=epochs, batch_size=batch_size, flow_steps=flow_steps)
         if not 0 < hidden_ratio <= 16:
             raise ValueError(f"fastflow: hidden_ratio: {hidden_ratio} is not above 0 and at most 16")
         self.epochs = epochs
@@ -71,15 +69,7 @@ class FastFlow(Detector):
         def step(batch: Batch) -> Tensor:
             return update(loss(self.transform(batch)), optimizer)
 
-        train(
-            "fastflow",
-            images,
-            step,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            generator=self.generator,
-            mixed_precision=self.mixed_precision,
-        )
+        train_detector("fastflow", self, images, step)
         self.flows.eval()
 
     @torch.inference_mode()

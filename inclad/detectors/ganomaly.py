@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector
-from inclad.detectors.training import pack, seeded, train, unpack, update
+from inclad.detectors.detector import Detector, at_least_one
+from inclad.detectors.training import pack, seeded, train_detector, unpack, update
 from inclad.features import Batch, Extractor, Images
 from inclad.maps import to_image_size
 
@@ -47,9 +47,7 @@ class GANomaly(Detector):
         mixed_precision: bool = False,
         seed: int = 0,
     ):
-        for key, value in (("batch_size", batch_size), ("latent_size", latent_size), ("width", width)):
-            if value < 1:
-                raise ValueError(f"ganomaly: {key}: {value} must be at least 1")
+        at_least_one("ganomaly", batch_size=batch_size, latent_size=latent_size, width=width)
         if not 0 <= beta1 < 1:
             raise ValueError(f"ganomaly: beta1: {beta1} must be at least 0 and below 1")
         self.epochs = epochs
@@ -100,15 +98,7 @@ class GANomaly(Detector):
             return created + judged
 
         self.networks.train()
-        train(
-            "ganomaly",
-            images,
-            step,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            generator=self.generator,
-            mixed_precision=self.mixed_precision,
-        )
+        train_detector("ganomaly", self, images, step)
         self.networks.eval()
 
     @torch.inference_mode()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector, maps_and_scores
+from inclad.detectors.detector import Detector, at_least_one, maps_and_scores
 from inclad.features import Batch, Extractor, Images
 
 
@@ -34,8 +34,7 @@ class PaDiM(Detector):
     ):
         if regularization <= 0:
             raise ValueError(f"padim: regularization: {regularization} must be above 0")
-        if channels < 1:
-            raise ValueError(f"padim: channels: {channels} must be at least 1")
+        at_least_one("padim", channels=channels)
         self.channels = channels
         self.regularization = regularization
         self.sigma = sigma

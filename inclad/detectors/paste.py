@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from inclad.backbones import Backbone
-from inclad.detectors.detector import Detector, image_scores
+from inclad.detectors.detector import Detector, at_least_one, image_scores
 from inclad.detectors.stfpm import anomaly_maps, loss, pass_on
-from inclad.detectors.training import pack, seeded, train, unpack, update
+from inclad.detectors.training import pack, seeded, train_detector, unpack, update
 from inclad.features import Batch, Extractor, Images
 
 
@@ -36,8 +36,7 @@ class PaSTe(Detector):
         seed: int = 0,
         mixed_precision: bool = False,
     ):
-        if batch_size < 1:
-            raise ValueError(f"paste: batch_size: {batch_size} must be at least 1")
+        at_least_one("paste", batch_size=batch_size)
         if bootstrap_layer not in (0, 1, 2):
             raise ValueError(f"paste: bootstrap_layer: {bootstrap_layer} must be 0, 1 or 2")
         self.bootstrap_layer = bootstrap_layer
@@ -62,15 +61,7 @@ class PaSTe(Detector):
             return update(loss(batch.features(self.compared), self.imitate(batch)), optimizer)
 
         self.student.train()
-        train(
-            "paste",
-            images,
-            step,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            generator=self.generator,
-            mixed_precision=self.mixed_precision,
-        )
+        train_detector("paste", self, images, step)
         self.student.eval()
 
     @torch.inference_mode()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector, maps_and_scores
+from inclad.detectors.detector import Detector, at_least_one, maps_and_scores
 from inclad.features import Batch, Extractor, Images
 from inclad.neighbors import farthest_first, nearest
 
@@ -35,8 +35,7 @@ class PatchCore(Detector):
     ):
         if not 0 < coreset_ratio <= 1:
             raise ValueError(f"patchcore: coreset_ratio: {coreset_ratio} is not above 0 and at most 1")
-        if starts < 1:
-            raise ValueError(f"patchcore: starts: {starts} must be at least 1")
+        at_least_one("patchcore", starts=starts)
         self.coreset_ratio = coreset_ratio
         self.projection = projection
         self.starts = starts

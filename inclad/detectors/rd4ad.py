@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inclad.backbones import Backbone
-from inclad.detectors.detector import Detector, image_scores
-from inclad.detectors.training import pack, seeded, train, unpack, update
+from inclad.detectors.detector import Detector, at_least_one, image_scores
+from inclad.detectors.training import pack, seeded, train_detector, unpack, update
 from inclad.features import Batch, Extractor, Images
 from inclad.maps import to_image_size
 
@@ -43,9 +43,7 @@ class RD4AD(Detector):
         mixed_precision: bool = False,
         seed: int = 0,
     ):
-        for key, value in (("epochs", epochs), ("batch_size", batch_size)):
-            if value < 1:
-                raise ValueError(f"rd4ad: {key}: {value} must be at least 1")
+        at_least_one("rd4ad", epochs=epochs, batch_size=batch_size)
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -66,15 +64,7 @@ class RD4AD(Detector):
             teacher = batch.features(self.stages)
             return update(loss(teacher, self.rebuild(teacher)), optimizer)
 
-        train(
-            "rd4ad",
-            images,
-            step,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            generator=self.generator,
-            mixed_precision=self.mixed_precision,
-        )
+        train_detector("rd4ad", self, images, step)
         networks.eval()
 
     @torch.inference_mode()

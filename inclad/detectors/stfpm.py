@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from inclad.backbones import Backbone
-from inclad.detectors.detector import Detector, image_scores
-from inclad.detectors.training import pack, seeded, train, unpack, update
+from inclad.detectors.detector import Detector, at_least_one, image_scores
+from inclad.detectors.training import pack, seeded, train_detector, unpack, update
 from inclad.features import Batch, Extractor, Images
 from inclad.maps import to_image_size
 
@@ -38,8 +38,7 @@ class STFPM(Detector):
         seed: int = 0,
         mixed_precision: bool = False,
     ):
-        if batch_size < 1:
-            raise ValueError(f"stfpm: batch_size: {batch_size} must be at least 1")
+        at_least_one("stfpm", batch_size=batch_size)
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -60,15 +59,7 @@ class STFPM(Detector):
             return update(loss(batch.features(self.stages), self.imitate(batch)), optimizer)
 
         self.student.train()
-        train(
-            "stfpm",
-            images,
-            step,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            generator=self.generator,
-            mixed_precision=self.mixed_precision,
-        )
+        train_detector("stfpm", self, images, step)
         self.student.eval()
 
     @torch.inference_mode()

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,6 +12,15 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from inclad.features import Batch, Images
+
+
+class Trained(Protocol):
+    """What a detector that trains by gradients has."""
+
+    epochs: int
+    batch_size: int
+    mixed_precision: bool
+    generator: torch.Generator
 
 
 @contextmanager
@@ -63,6 +73,21 @@ def train(
             bar.set_postfix(loss=f"{losses[-1]:.4g}")
             bar.update()
     return losses
+
+
+def train_detector(
+    name: str, detector: Trained, images: Images, step: Callable[[Batch], Tensor]
+) -> list[float]:
+    """`train` as the detector's own options say."""
+    return train(
+        name,
+        images,
+        step,
+        epochs=detector.epochs,
+        batch_size=detector.batch_size,
+        generator=detector.generator,
+        mixed_precision=detector.mixed_precision,
+    )
 
 
 def update(loss: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_options import OPTIONS
 
 from inclad.continual.catalog import CONTINUAL, make_learner
 from inclad.continual.replay import Replay, ReplayBuffer, fair_quotas
 from inclad.data.task import Sample
-from tests.continual.test_catalog import OPTIONS
 
 
 def samples(task: str, count: int) -> tuple[Sample, ...]:
