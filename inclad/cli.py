@@ -3,6 +3,8 @@
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from inclad.files import project_folder, write_atomic
@@ -16,15 +18,6 @@ def main(words: list[str] | None = None) -> int:
         return options.call(options)
     except ValueError as error:
         print(error, file=sys.stderr)
-        return 2
-    except (
-        FileExistsError,
-        FileNotFoundError,
-        NotADirectoryError,
-        IsADirectoryError,
-        PermissionError,
-    ) as error:
-        print(f"{error.filename}: {error.strerror}; name a place that can be written", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `inclad status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -220,9 +213,21 @@ def _build_scenario(options: argparse.Namespace) -> int:
     roots = {name: folder for name, _, folder in pairs}
     content = manifest.build(*stream, root=options.root, roots=roots, own=source)
     print(f"{len(content['tasks'])} tasks, {len(content['images'])} images")
-    for path in manifest.write(content, options.out):
+    with _writing(options.out):
+        paths = manifest.write(content, options.out)
+    for path in paths:
         print(path.as_posix())
     return 0
+
+
+@contextmanager
+def _writing(out: str | Path) -> Iterator[None]:
+    """What can't be written inside becomes one line."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or out
+        raise ValueError(f"{place}: {error.strerror}; name a place that can be written") from error
 
 
 def _cache(options: argparse.Namespace) -> int:
@@ -253,7 +258,8 @@ def _data_show(options: argparse.Namespace) -> int:
     tasks = load_tasks(options.name, root=options.root)
     out = Path(options.out or f"{options.name}-examples.png")
     sheet = pictures.contact_sheet(example_rows(tasks, choose_size(options.name)))
-    write_atomic(out, png(sheet, limit=8_000_000))  # a file on disk, not a page of the book
+    with _writing(out):
+        write_atomic(out, png(sheet, limit=8_000_000))  # a file on disk, not a page of the book
     print(out.as_posix())
     return 0
 

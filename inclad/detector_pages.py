@@ -1,8 +1,6 @@
 """What the pages on single detectors share: a part to compute on, the picture of an idea, numbers of a stream."""
 
 import inspect
-import json
-import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +35,7 @@ from inclad.features import Batch, Extractor, Images
 from inclad.files import project_folder
 from inclad.neighbors import nearest
 from inclad.pictures import MAPS
-from inclad.results import read_table, to_matrix
+from inclad.results import read_table, run_parameters, to_matrix
 from inclad.stream import pick_examples
 
 STYLE = plots.STYLE | {"axes.titlesize": 8}
@@ -72,10 +70,9 @@ class Part:
 
 def read_setup(stream: str | Path) -> dict:
     """The parameters with which a stream was run; ValueError with its path when it can't be read."""
-    path = project_folder() / stream / "run.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["parameters"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return run_parameters(stream)
+    except ValueError:
         raise ValueError(f"{stream} has no whole run.json: make it with `inclad run stream`") from None
 
 
@@ -110,8 +107,21 @@ def compare(part: Part, detectors: dict[object, Detector], option: str) -> pd.Da
 def made_with(stream: str | Path, detector: str) -> Markdown:
     """The sentence that says with what settings the numbers of a page were made."""
     setup = read_setup(stream)
+    return _made_with(setup, _options_said(setup, detector))
+
+
+def made_with_each(stream: str | Path, detectors: Sequence[str]) -> Markdown:
+    """`made_with` for several detectors of one stream."""
+    setup = read_setup(stream)
+    return _made_with(setup, "; ".join(f"{name}: {_options_said(setup, name)}" for name in detectors))
+
+
+def _options_said(setup: dict, detector: str) -> str:
     own = setup["options"].get(detector, {})
-    options = ", ".join(f"`{key}` {value}" for key, value in own.items()) or "every option as in the paper"
+    return ", ".join(f"`{key}` {value}" for key, value in own.items()) or "every option as in the paper"
+
+
+def _made_with(setup: dict, options: str) -> Markdown:
     return Markdown(
         f"*Numbers on this page: dataset {setup['dataset']}, profile **{setup['profile']}** ({options}), backbone "
         f"{setup['backbone']}, {setup['image_size']} pixels a side, seed {setup['seed']}, one run.*"
@@ -669,19 +679,6 @@ def kept_networks(detectors: dict[str, Detector]) -> pd.DataFrame:
             kept = {"numbers": sum(t.numel() for t in tensors), "KiB": sum(t.nbytes for t in tensors) / 2**10}
             rows.append({"detector": name, "what": network} | kept)
     return pd.DataFrame(rows)
-
-
-def made_with_each(stream: str | Path, detectors: Sequence[str]) -> Markdown:
-    """`made_with` for several detectors of one stream."""
-    said = []
-    for name in detectors:
-        own = read_setup(stream)["options"].get(name, {})
-        options = (
-            ", ".join(f"`{key}` {value}" for key, value in own.items()) or "every option as in the paper"
-        )
-        said.append(f"{name}: {options}")
-    text = made_with(stream, detectors[0]).data
-    return Markdown(re.sub(r"\(.*?\), backbone", lambda _: f"({'; '.join(said)}), backbone", text, count=1))
 
 
 def kept_sentences(stream: str | Path, detectors: Sequence[str]) -> Markdown:

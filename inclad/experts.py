@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from inclad.continual.catalog import make_learner
+from inclad.continual.learner import learn_task
 from inclad.data.task import Task
 from inclad.evaluate import Evaluation, evaluate
 from inclad.features import Extractor
@@ -24,10 +25,7 @@ def run_experts(
         for name in detectors:
             # The naive learner after one task is the detector itself.
             expert = make_learner(name, "naive", (options or {}).get(name), seed)
-            try:
-                expert.learn(extractor.images(task.train))
-            except FloatingPointError as error:
-                raise FloatingPointError(f"task {task.name!r}: {error}") from error
+            learn_task(expert, task, extractor)
             yield task, name, evaluate(expert.score, task, extractor, expert.key)
 
 

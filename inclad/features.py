@@ -202,11 +202,9 @@ class Extractor:
         """(size, size, 3) uint8, resized: decoding a large file costs more than all that follows."""
         if sample in self.copies:
             return self.copies[sample]
-        if sample not in self._recent_pixels:
-            self._recent_pixels.keep(sample, (self._decode(sample),))
-        (pixels,) = self._recent_pixels[sample]
-        self._recent_pixels.keep(sample, (pixels,))
-        return pixels
+        held = self._recent_pixels.get(sample) or (self._decode(sample),)
+        self._recent_pixels.keep(sample, held)
+        return held[0]
 
     def _decode(self, sample: Sample) -> Tensor:
         if not self.cache:

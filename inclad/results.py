@@ -178,6 +178,15 @@ def read_streams(folders: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     return r_matrix, table
 
 
+def run_parameters(folder: str | Path) -> dict:
+    """The parameters in the run.json of a results folder; ValueError with its path when it can't be read."""
+    path = _resolve(folder) / "run.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["parameters"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: can't be read ({type(error).__name__}): run it again") from error
+
+
 def settings_table(folders: list[str]) -> pd.DataFrame:
     """What runs were made with, a row a results folder: run, detectors, profile, backbone, image_size, seed.
 
@@ -186,11 +195,7 @@ def settings_table(folders: list[str]) -> pd.DataFrame:
     names = ["detectors", "profile", "backbone", "image_size", "max_train", "seed"]
     rows = []
     for folder in folders:
-        path = _resolve(folder) / "run.json"
-        try:
-            parameters = json.loads(path.read_text(encoding="utf-8"))["parameters"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}: can't be read ({type(error).__name__}): run it again") from error
+        parameters = run_parameters(folder)
         values = [parameters.get(name, "") for name in names]
         rows.append([Path(folder).name, *(", ".join(v) if isinstance(v, list) else v for v in values)])
     return pd.DataFrame(rows, columns=["run", *names])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from inclad.continual.learner import Learner
+from inclad.continual.learner import Learner, learn_task
 from inclad.data.task import Sample, Task
 from inclad.evaluate import Evaluation, evaluate
 from inclad.features import Extractor
@@ -47,10 +47,7 @@ def run_stream(
     """
     for count, task in enumerate(tasks, start=1):
         started = time.perf_counter()
-        try:
-            learner.learn(extractor.images(task.train))
-        except FloatingPointError as error:
-            raise FloatingPointError(f"task {task.name!r}: {error}") from error
+        learn_task(learner, task, extractor)
         learned = time.perf_counter()
         scored_tasks = tasks if upper else tasks[:count]
         evaluations = [evaluate(learner.score, each, extractor, learner.key) for each in scored_tasks]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inclad.continual.catalog import PROTOCOLS, check_learners, make_learner
+from inclad.continual.catalog import PROTOCOLS, check_learners, check_size, make_learner
 from inclad.detectors import cfa
 from inclad.detectors.catalog import DETECTORS
 from inclad.detectors.profiles import with_profile
@@ -49,7 +49,8 @@ def test_a_file_a_detector_with_the_values_of_the_tables(name):
     given = parameters(name)
     assert (given["detectors"], given["profile"]) == ([name], "paper")
     settings = with_profile(given["profile"], given["options"])
-    check_learners([name], PROTOCOLS, settings, given["image_size"])
+    check_learners([name], PROTOCOLS, settings)
+    check_size([name], given["image_size"])
     learner = make_learner(name, "continual", settings.get(name))
     table = reference_table("table6_7_hyperparameters")
     rows = table[(table["model"].str.lower() == name) & table["value"].notna()]

@@ -7,7 +7,7 @@ from inclad.continual.learner import Learner, Naive
 from inclad.continual.padim import ContinualPaDiM
 from inclad.continual.patchcore import ContinualPatchCore
 from inclad.continual.replay import Replay
-from inclad.detectors.catalog import DETECTORS, check_options, known_options, look_up
+from inclad.detectors.catalog import DETECTORS, check_dictionaries, check_options, known_options, look_up
 
 CONTINUAL: dict[str, type[Learner]] = {
     "patchcore": ContinualPatchCore,
@@ -42,13 +42,10 @@ def make_learner(name: str, protocol: str, options: dict | None = None, seed: in
     return continual(single, **own(continual)) if protocol == "continual" else Naive(single)
 
 
-def check_learners(
-    detectors: Sequence[str], protocols: Sequence[str], options: dict[str, dict], image_size: int = 0
-) -> None:
+def check_learners(detectors: Sequence[str], protocols: Sequence[str], options: dict[str, dict]) -> None:
     """Refuse unknown detectors, protocols and options before anything is read or trained.
 
-    ValueError names the first that is unknown or named twice, that no detector is asked for, or that
-    `image_size` (0: not looked at) is too small for one.
+    ValueError names the first that is unknown or named twice, or that no detector is asked for.
     """
     for kind, names in (("detectors", detectors), ("protocols", protocols)):
         twice = [name for name in names if list(names).count(name) > 1]
@@ -56,17 +53,22 @@ def check_learners(
             raise ValueError(f"{kind}: {twice[0]!r} is named twice")
     if not detectors or not protocols:
         raise ValueError("detectors and protocols: name at least one of each")
-    for name, own in options.items():
+    for name in options:
         look_up(name, CONTINUAL)
-        if not isinstance(own, dict):
-            raise ValueError(f"options: {name}: expected a dictionary of hyperparameters, got {own!r}")
+    check_dictionaries(options)
+    for name, own in options.items():
         # Also those of detectors that do not run: a misspelt name there would go unseen.
         make_learner(name, "continual", own)
     for name in detectors:
         for protocol in protocols:
             make_learner(name, protocol, options.get(name))
+
+
+def check_size(detectors: Sequence[str], image_size: int) -> None:
+    """ValueError names the first of these detectors for which images of this size are too small."""
+    for name in detectors:
         least = DETECTORS[name].least_size
-        if 0 < image_size < least:
+        if image_size < least:
             raise ValueError(f"image_size: {image_size} is too small for {name}; use at least {least}")
 
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from inclad.cache import content_key, source_digest
+from inclad.data.task import Task
 from inclad.detectors.detector import Detector
 from inclad.features import Batch, Extractor, Images
 from inclad.files import write_atomic
@@ -66,6 +67,14 @@ class Naive(Learner):
 
     def kept_bytes(self) -> int:
         return self.detector.kept_bytes()
+
+
+def learn_task(learner: Learner, task: Task, extractor: Extractor) -> None:
+    """Learn a task; a FloatingPointError names it."""
+    try:
+        learner.learn(extractor.images(task.train))
+    except FloatingPointError as error:
+        raise FloatingPointError(f"task {task.name!r}: {error}") from error
 
 
 def fit_once(detector: Detector, images: Images) -> str:

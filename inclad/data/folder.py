@@ -9,8 +9,8 @@ from inclad.data.task import DataError
 IMAGE_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm"}
 )
-# What archives and file browsers leave behind, beside dot files.
 LONGEST_NAME, LONGEST_PATH = 255, 2048  # bytes, characters; file systems take no more, or hardly
+# What archives and file browsers leave behind, beside dot files.
 LEFTOVERS = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})
 
 

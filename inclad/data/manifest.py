@@ -152,6 +152,15 @@ def check(path: Path | str, root: str = "", roots: Mapping[str, str] | None = No
     Raises DataError with the first difference: a file that is missing or has another content, an image that the
     manifest does not list, another label, mask, split or order.
     """
+    return _verified(path, root, roots)[0]
+
+
+def read(path: Path | str, root: str = "", roots: Mapping[str, str] | None = None) -> list[Task]:
+    """The tasks of a manifest in its order, after `check`."""
+    return _verified(path, root, roots)[1]
+
+
+def _verified(path: Path | str, root: str, roots: Mapping[str, str] | None) -> tuple[dict, list[Task]]:
     content = load(path)
     found = load_tasks(content["dataset"], [entry["task"] for entry in content["tasks"]], root, roots)
     places = _roots(found, content["dataset"], root, roots)
@@ -162,13 +171,7 @@ def check(path: Path | str, root: str = "", roots: Mapping[str, str] | None = No
         if entry["mask_threshold"] != task.mask_threshold:
             values = f"{entry['mask_threshold']}, its reader {task.mask_threshold}"
             raise DataError([f"{path}: task {task.name!r} has the mask threshold {values}; build it again"])
-    return content
-
-
-def read(path: Path | str, root: str = "", roots: Mapping[str, str] | None = None) -> list[Task]:
-    """The tasks of a manifest in its order, after `check`."""
-    content = check(path, root, roots)
-    return load_tasks(content["dataset"], [entry["task"] for entry in content["tasks"]], root, roots)
+    return content, found
 
 
 def _roots(found: list[Task], dataset: str, root: str, roots: Mapping[str, str] | None) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections.abc import Mapping
 
 from inclad.detectors.cfa import CFA
 from inclad.detectors.detector import Detector
@@ -49,6 +50,13 @@ def look_up(name: str, catalog: dict[str, type]) -> type:
     if name not in catalog:
         raise ValueError(f"unknown detector {name!r} (known: {', '.join(catalog)})")
     return catalog[name]
+
+
+def check_dictionaries(options: Mapping[str, dict]) -> None:
+    """ValueError for a detector whose options are no dictionary."""
+    for name, own in options.items():
+        if not isinstance(own, dict):
+            raise ValueError(f"options: {name}: expected a dictionary of hyperparameters, got {own!r}")
 
 
 def known_options(*classes: type) -> dict[str, inspect.Parameter]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from inclad.detectors.catalog import check_dictionaries
+
 # `paper` is what the detectors' constructors have (InCLAD, Tables 6 and 7), so it changes nothing.
 PROFILES: dict[str, dict[str, dict]] = {
     "paper": {},
@@ -35,8 +37,6 @@ def with_profile(profile: str, options: Mapping[str, dict]) -> dict[str, dict]:
     """
     if profile not in PROFILES:
         raise ValueError(f"profile: {profile!r} is unknown (known: {', '.join(PROFILES)})")
-    for name, own in options.items():
-        if not isinstance(own, dict):
-            raise ValueError(f"options: {name}: expected a dictionary of hyperparameters, got {own!r}")
+    check_dictionaries(options)
     chosen = PROFILES[profile]
     return {name: chosen.get(name, {}) | options.get(name, {}) for name in {**chosen, **options}}

@@ -3,31 +3,11 @@
 import pytest
 import torch
 from safetensors.torch import save
+from small_options import OPTIONS
 
-from inclad.continual.catalog import PROTOCOLS, check_learners, least_images, make_learner
+from inclad.continual.catalog import PROTOCOLS, check_learners, check_size, least_images, make_learner
 from inclad.continual.learner import Naive, load_learner, save_learner
 from inclad.detectors.catalog import DETECTORS, known_options
-
-OPTIONS = {
-    "patchcore": {},
-    "padim": {"channels": 20},
-    "cfa": {"epochs": 2, "batch_size": 4},
-    "stfpm": {"epochs": 2, "batch_size": 3},
-    "paste": {"epochs": 2, "batch_size": 3},
-    "rd4ad": {"epochs": 2, "batch_size": 4},
-    "fastflow": {"epochs": 2, "batch_size": 4, "flow_steps": 2},
-    "efficientad": {
-        "epochs": 2,
-        "batch_size": 2,
-        "learning_rate": 5e-3,
-        "width": 8,
-        "teacher_out_channels": 16,
-        "teacher_steps": 4,
-        "teacher_batch_size": 3,
-        "hard_quantile": 0.9,
-    },
-    "ganomaly": {"epochs": 2, "batch_size": 3, "width": 4, "latent_size": 8},
-}
 
 each = pytest.mark.parametrize("name", DETECTORS)
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -199,9 +179,9 @@ def test_a_name_given_twice_is_refused():
 
 def test_an_image_size_too_small_is_refused(monkeypatch):
     monkeypatch.setattr(DETECTORS["padim"], "least_size", 32)
-    check_learners(["padim"], ["naive"], {}, 32)
+    check_size(["padim"], 32)
     with pytest.raises(ValueError, match="image_size: 31 is too small for padim; use at least 32"):
-        check_learners(["padim"], ["naive"], {}, 31)
+        check_size(["padim"], 31)
 
 
 def test_how_many_images_a_task_must_have():

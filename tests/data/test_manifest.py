@@ -325,6 +325,20 @@ def test_wrong_words_are_told(tmp_path, capsys, words, told):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_place_that_cannot_be_written_is_one_line(mvtec_tree, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    words = ["scenarios", "build", "--dataset", "mvtec", "--root", str(mvtec_tree)]
+    assert main([*words, "--out", str(tmp_path / "file")]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said.count("\n") == 1
+        and f"{tmp_path / 'file'}: " in said
+        and "name a place that can be written" in said
+    )
+    assert main(["data", "show", "mvtec", str(mvtec_tree), "--out", str(tmp_path)]) == 2
+    assert "name a place that can be written" in capsys.readouterr().err
+
+
 def test_the_list_is_table_1(capsys):
     assert main(["scenarios", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
