@@ -49,16 +49,16 @@ def anomaly_maps(
         top = band * (2 * side + head) + head - 0.05
         above, below = square(column, top), square(column, top + side)
         above.imshow(image)
-        _outline(above, mask)
+        outline(above, mask)
         above.set_title(title, fontsize=_fit(title, side), pad=2)
         _draw_map(below, image, scores, vmin, vmax)
-        _outline(below, mask)
+        outline(below, mask)
         if threshold is not None and scores.min() < threshold < scores.max():
             below.contour(scores, [threshold], colors="white", linewidths=0.9, linestyles="--")
     tall = min(2 * side - 0.05, 3.0)
     x, y = (width - right + 0.05) / width, (height - head - tall) / height
     bar = fig.add_axes((x, y, 0.12 / width, tall / height))
-    fig.colorbar(_map_scale(vmin, vmax), cax=bar, alpha=0.65, label="anomaly score, one scale for all")
+    fig.colorbar(map_scale(vmin, vmax), cax=bar, alpha=0.65, label="anomaly score, one scale for all")
     return fig
 
 
@@ -99,7 +99,7 @@ def forgetting_frame(
     fig.text(0.08 / width, 1 - 0.06 / height, head, va="top", fontsize=10.5, weight="bold")
     ax = square(0, 0)
     ax.imshow(image)
-    _outline(ax, mask)
+    outline(ax, mask)
     ax.set_title(f"test image of {shown}" if shown else "test image", fontsize=8)
     ax.axis("off")
     for column, (protocol, scores) in enumerate(
@@ -107,7 +107,7 @@ def forgetting_frame(
     ):
         ax = square(column, 0)
         _draw_map(ax, image, scores, vmin, vmax)
-        _outline(ax, mask)
+        outline(ax, mask)
         ax.set_title(f"map, {protocol}")
         ax.axis("off")
     for column, (protocol, R) in enumerate((("naive", R_naive), ("continual", R_continual)), start=1):
@@ -133,7 +133,7 @@ def forgetting_frame(
     lines.set_title("after learning", loc="right", fontsize=8, pad=3)
     x = (WIDTH - 0.56) / width
     bar = fig.add_axes((x, (height - top - side + 0.1) / height, 0.1 / width, (side - 0.2) / height))
-    fig.colorbar(_map_scale(vmin, vmax), cax=bar, alpha=0.65, label="anomaly score")
+    fig.colorbar(map_scale(vmin, vmax), cax=bar, alpha=0.65, label="anomaly score")
     bar = fig.add_axes(
         (x, (height - top - 2 * side - gap + 0.2) / height, 0.1 / width, (side - 0.3) / height)
     )
@@ -159,7 +159,7 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[tuple[np.ndarray, np.ndarra
             x = names + j * side
             ax = fig.add_axes((x / width, y / height, (side - 0.05) / width, (side - 0.05) / height))
             ax.imshow(image)
-            _outline(ax, mask)
+            outline(ax, mask)
             ax.set_title(title, fontsize=_fit(title, side), pad=2)
             ax.axis("off")
     return fig
@@ -192,7 +192,7 @@ def last_maps(
                 _draw_map(ax, image, last[j - 1], last[j - 1].min(), last[j - 1].max())
             else:
                 ax.imshow(image)
-            _outline(ax, mask)
+            outline(ax, mask)
             if i == 0:
                 ax.set_title(title, fontsize=_fit(title, side), pad=3)
     return fig
@@ -220,9 +220,9 @@ def first_maps(
         else:
             ax.imshow(image)
         if scores is not None:
-            _outline(ax, mask)
+            outline(ax, mask)
     bar = fig.add_axes(((width - right + 0.05) / width, 0.06, 0.1 / width, (side - 0.25) / height))
-    fig.colorbar(_map_scale(0.0, vmax), cax=bar, alpha=0.65, extend="max", label="anomaly score")
+    fig.colorbar(map_scale(0.0, vmax), cax=bar, alpha=0.65, extend="max", label="anomaly score")
     return fig
 
 
@@ -232,16 +232,19 @@ def _draw_map(ax: Axes, image: np.ndarray, scores: np.ndarray, vmin: float, vmax
     ax.imshow(scores, cmap=MAPS, norm=Normalize(vmin, vmax), alpha=0.65, interpolation="nearest")
 
 
-def _map_scale(vmin: float, vmax: float) -> ScalarMappable:
+def map_scale(vmin: float, vmax: float) -> ScalarMappable:
+    """The colours of maps from `vmin` to `vmax`, for a colour bar."""
     return ScalarMappable(Normalize(vmin, vmax), MAPS)
 
 
-def _outline(ax: Axes, mask: np.ndarray | None) -> None:
-    """The border of the defect, white on black: seen on every ground."""
+def outline(ax: Axes, mask: np.ndarray | None, shift: float = 0.0) -> None:
+    """The border of the defect, white on black: seen on every ground; `shift` is where the first pixel has its
+    middle."""
     if mask is None or not mask.any() or mask.all():
         return
+    middles = np.arange(len(mask)) + shift
     for colour, width in (("black", 2.2), ("white", 1.0)):
-        ax.contour(np.asarray(mask, dtype=float), [0.5], colors=colour, linewidths=width)
+        ax.contour(middles, middles, np.asarray(mask, dtype=float), [0.5], colors=colour, linewidths=width)
 
 
 def _fit(title: str, width: float) -> float:

@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from inclad import detector_pages as pages
+from inclad import detector_pictures as pictures
 from inclad.detectors import patchcore
 from inclad.detectors.cfa import CFA
 from inclad.detectors.ganomaly import GANomaly
@@ -153,44 +154,44 @@ class Shown:
 
 def test_positions_on_a_defect_have_their_middle_there_and_a_small_defect_has_one():
     mask, expected = np.zeros((32, 32), bool), np.zeros((8, 8), bool)
-    assert not pages.on_defect(mask, 64).any()
+    assert not pictures.on_defect(mask, 64).any()
     mask[8:16, 16:24] = expected[2:4, 4:6] = True
-    assert (pages.on_defect(mask, 64).reshape(8, 8) == expected).all()
+    assert (pictures.on_defect(mask, 64).reshape(8, 8) == expected).all()
     mask[:] = False
     mask[1, 30] = True
-    assert np.flatnonzero(pages.on_defect(mask, 64)).tolist() == [7]
+    assert np.flatnonzero(pictures.on_defect(mask, 64)).tolist() == [7]
 
 
 def test_matches_are_found_in_the_training_images():
     part = Shown()
     model = PatchCore(coreset_ratio=1.0)
     model.fit(part.train)
-    memory = pages.look_up_patches(part, model)
+    memory = pictures.look_up_patches(part, model)
     defect, sound = memory.matches
     assert part.mask[defect.place] and not part.mask[sound.place]
     assert defect.distance == pytest.approx(memory.distances[2:4, 4:6].max())
     assert defect.distance > sound.distance
     assert (memory.kept == 3).all()  # all patches of three images
     # The image is a training image with a square: far from it a patch finds itself.
-    far = pages.middle(int(memory.distances.argmin()), 8, 32)
+    far = pictures.middle(int(memory.distances.argmin()), 8, 32)
     assert memory.distances.min() == 0
-    assert (pages.crop(part.image, far, 2) == pages.crop(part.normal[0], far, 2)).all()
-    assert any((pages.crop(n, pages.middle(p, 8, 32)) == sound.neighbour).all()
+    assert (pictures.crop(part.image, far, 2) == pictures.crop(part.normal[0], far, 2)).all()
+    assert any((pictures.crop(n, pictures.middle(p, 8, 32)) == sound.neighbour).all()
                for n in part.normal for p in range(64))  # fmt: skip
 
 
 def test_a_crop_goes_on_over_the_border():
     image = np.arange(16, dtype=np.uint8).reshape(4, 4, 1).repeat(3, 2)
-    assert pages.crop(image, (0, 0), 1)[..., 0].tolist() == [[0, 0], [0, 0]]
-    assert pages.crop(image, (2, 2), 2)[..., 0].tolist() == image[..., 0].tolist()
+    assert pictures.crop(image, (0, 0), 1)[..., 0].tolist() == [[0, 0], [0, 0]]
+    assert pictures.crop(image, (2, 2), 2)[..., 0].tolist() == image[..., 0].tolist()
 
 
 def test_the_memory_figure_marks_both_patches_and_names_their_distances():
     part = Shown()
     model = PatchCore(coreset_ratio=0.5)
     model.fit(part.train)
-    memory = pages.look_up_patches(part, model)
-    fig = pages.memory_figure(part, memory)
+    memory = pictures.look_up_patches(part, model)
+    fig = pictures.memory_figure(part, memory)
     assert isinstance(fig, Figure) and fig.get_size_inches()[0] <= 7
     titles = [ax.get_title() for ax in fig.axes]
     for match in memory.matches:
@@ -209,14 +210,14 @@ def test_the_pair_is_the_one_of_largest_distance_in_two_dimensions():
         return offset[[i, j]] @ inverse @ offset[[i, j]]
 
     best = max(((i, j) for i in range(6) for j in range(i)), key=lambda pair: square(*pair))
-    assert set(pages.farthest_pair(offset, covariance)) == set(best)
+    assert set(pictures.farthest_pair(offset, covariance)) == set(best)
 
 
 def test_clouds_hold_the_gaussian_that_was_fitted():
     part = Shown()
     model = PaDiM(channels=4)
     model.fit(part.train)
-    found = pages.look_at_clouds(part, model)
+    found = pictures.look_at_clouds(part, model)
     defect, sound = found.clouds
     assert part.mask[defect.place] and not part.mask[sound.place]
     assert defect.distance == pytest.approx(found.distances.max())
@@ -228,7 +229,7 @@ def test_clouds_hold_the_gaussian_that_was_fitted():
         offset = cloud.ellipse(2.0) - cloud.mean
         squares = (offset @ np.linalg.inv(cloud.covariance) * offset).sum(1)
         assert squares == pytest.approx(np.full(100, 4.0))
-    fig = pages.gaussian_figure(part, found)
+    fig = pictures.gaussian_figure(part, found)
     assert fig.get_size_inches()[0] <= 7
     assert f"defective location, distance {defect.distance:.0f}" in [ax.get_title() for ax in fig.axes]
 
@@ -236,16 +237,16 @@ def test_clouds_hold_the_gaussian_that_was_fitted():
 def test_distances_are_told_apart_by_the_mask_and_counted_in_median_sound_ones(monkeypatch):
     part = Shown()
     masks = np.stack([np.zeros((32, 32), bool), part.mask])
-    monkeypatch.setattr(pages, "read_pictures", lambda samples, tasks, size: (None, masks, []))
+    monkeypatch.setattr(pictures, "read_pictures", lambda samples, tasks, size: (None, masks, []))
     model = CFA(epochs=0)
     model.fit(part.train)
     part.extractor.images = lambda samples: Pictures([part.normal[1], part.image])
-    found = pages.measure_distances(part, model)
+    found = pictures.measure_distances(part, model)
     assert len(found.defect) == 16 and len(found.sound) == 2 * 256 - 16
     assert np.median(found.sound) == pytest.approx(1)
     assert found.defect.mean() > found.sound.mean()
     assert found.grid[4:8, 8:12].flatten() == pytest.approx(found.defect, rel=1e-4)
-    fig = pages.hypersphere_figure(part, found, found)
+    fig = pictures.hypersphere_figure(part, found, found)
     assert fig.get_size_inches()[0] <= 7 and len(fig.axes) == 6
 
 
@@ -287,7 +288,7 @@ def test_maps_of_a_pair_share_a_scale_and_the_title_says_it():
     image, mask = np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8), bool)
     first = [(mask, [("one", image), ("map", np.full((4, 4), v))]) for v in (1.0, 3.0)]
     second = [(mask, [("two", image), ("map", np.full((2, 2), v))]) for v in (0.5, 0.25)]
-    fig = pages.rows_figure([first, second])
+    fig = pictures.rows_figure([first, second])
     assert fig.get_size_inches()[0] <= 7
     assert [ax.get_title() for ax in fig.axes[1::2]] == ["map, 0 to 3", "map", "map, 0 to 0.5", "map"]
     assert [ax.images[0].get_clim() for ax in fig.axes[1::2]] == [(0, 3), (0, 3), (0, 0.5), (0, 0.5)]
@@ -300,7 +301,7 @@ class WithTest(Shown):
         super().__init__()
         sound, defective = (type("Sample", (), {"label": k, "mask": k or None})() for k in (0, 1))
         masks = {sound: np.zeros_like(self.mask), defective: self.mask}
-        monkeypatch.setattr(pages, "read_masks", lambda samples, *_: np.stack([masks[s] for s in samples]))
+        monkeypatch.setattr(pictures, "read_masks", lambda samples, *_: np.stack([masks[s] for s in samples]))
         self.task.test = (sound, defective)
 
         def images(_, samples):
@@ -320,11 +321,13 @@ def test_energies_part_sound_images_from_positions_on_defects(monkeypatch):
         def transform(self, batch):
             return [(maps, None) for maps in batch.features(self.stages)]
 
-    ((sound, defective),) = pages.energies(part, Flow())
+    ((sound, defective),) = pictures.energies(part, Flow())
     pooled = part.normal[0].astype(float).reshape(8, 4, 8, 4, 3).mean((1, 3))
     assert sound == pytest.approx((pooled**2).mean(2).flatten(), rel=1e-5)
     assert defective == pytest.approx([255.0**2] * 4)
-    assert isinstance(pages.flow_figure([(part.mask, [("x", part.image)])] * 2, [(sound, defective)]), Figure)
+    assert isinstance(
+        pictures.flow_figure([(part.mask, [("x", part.image)])] * 2, [(sound, defective)]), Figure
+    )
 
 
 def test_shares_of_the_error_and_spread_of_the_scores(monkeypatch):
@@ -335,10 +338,10 @@ def test_shares_of_the_error_and_spread_of_the_scores(monkeypatch):
             maps = torch.from_numpy((batch.images[..., 0] > 200).astype(np.float32)) + 1
             return maps, maps.mean((1, 2))
 
-    area, error = pages.error_shares(part, Bright())
+    area, error = pictures.error_shares(part, Bright())
     assert area == pytest.approx(64 / 1024)
     assert error == pytest.approx(128 / (1024 + 64))
-    assert pages.score_spread(part, Bright()) == pytest.approx((1, 0, 1 + 64 / 1024))
+    assert pictures.score_spread(part, Bright()) == pytest.approx((1, 0, 1 + 64 / 1024))
 
 
 # the pages themselves
