@@ -1,4 +1,4 @@
-"""What the pages on single detectors share: a part to compute on, the picture of an idea, numbers of a stream."""
+"""What the pages on single detectors share: a part to compute on, and numbers of a stream in tables and sentences."""
 
 import inspect
 import textwrap
