@@ -12,13 +12,13 @@ from torch import Tensor
 
 from inclad import plots
 from inclad.detector_pages import Part
-from inclad.detectors import cfa, padim, patchcore
+from inclad.detectors import padim, patchcore
 from inclad.detectors.cfa import CFA
 from inclad.detectors.detector import Detector
 from inclad.detectors.fastflow import FastFlow
 from inclad.detectors.padim import PaDiM
 from inclad.detectors.patchcore import PatchCore
-from inclad.evaluate import read_masks, read_pictures
+from inclad.evaluate import read_pictures
 from inclad.features import Batch
 from inclad.neighbors import nearest
 from inclad.pictures import MAPS, map_scale, outline
@@ -299,19 +299,14 @@ class Adapted:
 
 def measure_distances(part: Part, detector: CFA) -> Adapted:
     """All positions of the test images through the detector, apart by what is there."""
-
-    def distances(batch: Batch) -> np.ndarray:
-        embeddings = detector.describe(cfa.features(batch))
-        return detector.distances(embeddings, detector.bank).cpu().numpy()
-
     values, inside = [], []
     for batch in part.extractor.images(part.task.test):
-        values.append(distances(batch))
+        values.append(detector.distances(batch).cpu().numpy())
         _, masks, _ = read_pictures(batch.samples, [part.task], batch.size)
         inside.append(np.stack([on_defect(mask, values[-1].shape[1]) for mask in masks]))
     values, inside = np.concatenate(values), np.concatenate(inside)
     unit = np.median(values[~inside])
-    grid = distances(part.defective)[0] / unit
+    grid = detector.distances(part.defective).cpu().numpy()[0] / unit
     return Adapted(grid.reshape(round(len(grid) ** 0.5), -1), values[~inside] / unit, values[inside] / unit)
 
 
@@ -397,7 +392,7 @@ def energies(part: Part, model: FastFlow) -> list[tuple[np.ndarray, np.ndarray]]
     the defects of the defective ones."""
     found: list[tuple[list, list]] = [([], []) for _ in model.stages]
     for batch in part.extractor.images(part.task.test):
-        masks = read_masks(batch.samples, part.task, batch.size)
+        masks = part.extractor.masks(batch.samples, part.task.mask_threshold)
         with torch.inference_mode():
             maps = [z.square().mean(1).flatten(1).cpu().numpy() for z, _ in model.transform(batch)]
         for (sound, defective), values in zip(found, maps):
@@ -439,7 +434,7 @@ def error_shares(part: Part, model: Detector) -> tuple[float, float]:
     the defect."""
     shares = []
     for batch in part.extractor.images([s for s in part.task.test if s.mask is not None]):
-        masks = read_masks(batch.samples, part.task, batch.size)
+        masks = part.extractor.masks(batch.samples, part.task.mask_threshold)
         for mask, values in zip(masks, model.score(batch)[0].cpu().numpy()):
             shares.append((mask.mean(), values[mask].sum() / values.sum()))
     area, error = np.mean(shares, axis=0)

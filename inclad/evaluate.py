@@ -86,12 +86,7 @@ def _evaluate(score: Score, task: Task, extractor: Extractor) -> tuple[float, fl
     image = roc_auc(np.array([sample.label for sample in task.test]), np.concatenate(scores))
     if not masked:
         return image, math.nan
-    return image, pixel_roc_auc(read_masks(measured, task, extractor.image_size), np.concatenate(maps))
-
-
-def read_masks(samples: Sequence[Sample], task: Task, size: int) -> np.ndarray:
-    """Masks (B, size, size) bool of the samples; all False where there is none."""
-    return np.stack([read_mask(sample.mask, size, task.mask_threshold) for sample in samples])
+    return image, pixel_roc_auc(extractor.masks(measured, task.mask_threshold), np.concatenate(maps))
 
 
 def read_pictures(

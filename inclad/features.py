@@ -2,16 +2,18 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from inclad.backbones import Backbone, smallest_image
 from inclad.cache import Cache, content_key, device_name, file_digest, source_digest
 from inclad.data.folder import existing_root, image_files, subfolders
-from inclad.data.images import read_image
+from inclad.data.images import read_image, read_mask
 from inclad.data.task import DataError, Sample
 
 
@@ -108,7 +110,8 @@ class Extractor:
         }
         # Pixels (size, size, 3) uint8 of samples that are to be read from here, not from their files.
         self.copies: dict[Sample, Tensor] = {}
-        # Pixels are a few per cent of features; detectors that train on them ask for them every epoch.
+        # Pixels and masks are a few per cent of features; training asks for pixels every epoch, a stream for
+        # masks in every cell of R.
         self._recent = _Recent(int(memory_gib * 2**30))
         self._recent_pixels = _Recent(int(memory_gib * 2**30 / 8))
 
@@ -150,6 +153,18 @@ class Extractor:
     def pixels(self, samples: Sequence[Sample]) -> Tensor:
         """(B, 3, size, size) float32 in [0, 1], on the backbone's device."""
         return self._floats([self.decoded(sample) for sample in samples])
+
+    def masks(self, samples: Sequence[Sample], threshold: int) -> np.ndarray:
+        """Masks (B, size, size) bool of the samples; all False where there is none."""
+        found = []
+        for sample in samples:
+            key = (file_digest(sample.mask) if sample.mask else "", threshold)
+            held = self._recent_pixels.get(key) or (
+                torch.from_numpy(read_mask(sample.mask, self.image_size, threshold)),
+            )
+            self._recent_pixels.keep(key, held)
+            found.append(held[0].numpy())
+        return np.stack(found)
 
     def middle(self, samples: Sequence[Sample]) -> Tensor:
         """The middle of each image at twice the resolution, shaped like its `pixels`; never cached."""
@@ -218,19 +233,28 @@ class Extractor:
         return pixels
 
 
-class _Recent(OrderedDict[Sample, tuple[Tensor, ...]]):
-    """Tensors of the samples used last, up to `limit` bytes, and at least of one."""
+def local_means(maps: Tensor) -> Tensor:
+    """Feature maps (B, C, H, W) averaged over 3 x 3 neighbours, zeros around; same shape.
+
+    Channels last, the order that embeddings need: nothing made of them is copied on the way, which is several
+    times faster on a CPU.
+    """
+    return functional.avg_pool2d(maps.contiguous(memory_format=torch.channels_last), 3, 1, 1)
+
+
+class _Recent(OrderedDict[Hashable, tuple[Tensor, ...]]):
+    """Tensors of what was used last, up to `limit` bytes, and at least of one."""
 
     def __init__(self, limit: int):
         super().__init__()
         self.limit, self.held = limit, 0
 
-    def keep(self, sample: Sample, tensors: tuple[Tensor, ...]) -> None:
-        """Take in a sample, or only say that it was used; the least recently used go."""
-        if sample in self:
-            self.move_to_end(sample)
+    def keep(self, key: Hashable, tensors: tuple[Tensor, ...]) -> None:
+        """Take something in, or only say that it was used; the least recently used go."""
+        if key in self:
+            self.move_to_end(key)
             return
-        self[sample] = tensors
+        self[key] = tensors
         self.held += _bytes(tensors)
         while self.held > self.limit and len(self) > 1:
             _, dropped = self.popitem(last=False)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 _CHUNK = 1 << 17  # items taken at once: what is made of them stays in the cache and needs no memory
-_MANY = 1 << 20  # from here on a histogram before the sorting pays
+_MANY = 1 << 17  # from here on a histogram before the sorting pays
 
 
 def roc_auc(labels: ArrayLike, scores: ArrayLike) -> float:

@@ -7,7 +7,8 @@ from torch import Tensor
 # Distances are brought up to date for this many candidates at a time; larger blocks waste products,
 # smaller ones start more of them.
 BLOCK = 512
-CHUNK = 4096
+# Distances are made in tables of this many queries (by this many of the bank): small ones stay in the cache.
+CHUNK = 2048
 QUERIES = 1024
 
 

@@ -297,23 +297,23 @@ def test_maps_of_a_pair_share_a_scale_and_the_title_says_it():
 class WithTest(Shown):
     """A part with a test set of its own: a sound image, and one whose defect is a square."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self):
         super().__init__()
         sound, defective = (type("Sample", (), {"label": k, "mask": k or None})() for k in (0, 1))
         masks = {sound: np.zeros_like(self.mask), defective: self.mask}
-        monkeypatch.setattr(pictures, "read_masks", lambda samples, *_: np.stack([masks[s] for s in samples]))
-        self.task.test = (sound, defective)
+        self.task.test, self.task.mask_threshold = (sound, defective), 1
 
         def images(_, samples):
             batch = Pictures([{sound: self.normal[0], defective: self.image}[s] for s in samples])
             batch.samples = tuple(samples)
             return batch
 
-        self.extractor = type("E", (), {"images": images})()
+        read = {"images": images, "masks": lambda _, samples, __: np.stack([masks[s] for s in samples])}
+        self.extractor = type("E", (), read)()
 
 
-def test_energies_part_sound_images_from_positions_on_defects(monkeypatch):
-    part = WithTest(monkeypatch)
+def test_energies_part_sound_images_from_positions_on_defects():
+    part = WithTest()
 
     class Flow:
         stages = (2,)
@@ -330,8 +330,8 @@ def test_energies_part_sound_images_from_positions_on_defects(monkeypatch):
     )
 
 
-def test_shares_of_the_error_and_spread_of_the_scores(monkeypatch):
-    part = WithTest(monkeypatch)
+def test_shares_of_the_error_and_spread_of_the_scores():
+    part = WithTest()
 
     class Bright:
         def score(self, batch):

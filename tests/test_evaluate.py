@@ -8,7 +8,7 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from inclad.cache import SOURCES, Cache
-from inclad.evaluate import check_finite, evaluate, example_rows, read_masks, read_pictures
+from inclad.evaluate import check_finite, evaluate, example_rows, read_pictures
 
 
 class Scorer:
@@ -119,16 +119,18 @@ def test_finite_maps_pass(tasks):
     check_finite(tasks[0].test, np.zeros((8, 4, 4), np.float32), np.zeros(8, np.float32))
 
 
-def test_masks_follow_the_threshold_of_the_task(tasks, tmp_path):
+def test_masks_follow_the_threshold_and_are_read_once(tasks, extractor, tmp_path, monkeypatch):
     values = np.zeros((64, 64), np.uint8)
     values[0, :3] = [100, 127, 128]
     Image.fromarray(values).save(tmp_path / "mask.png")
     samples = [replace(tasks[0].test[-1], mask=tmp_path / "mask.png"), tasks[0].test[0]]
     for threshold, count in ((1, 3), (128, 1)):
-        read = read_masks(samples, replace(tasks[0], mask_threshold=threshold), 64)
+        read = extractor.masks(samples, threshold)
         assert read.shape == (2, 64, 64)
         assert read.dtype == bool
         assert read.sum((1, 2)).tolist() == [count, 0]
+    monkeypatch.setattr("inclad.features.read_mask", None)
+    assert np.array_equal(extractor.masks(samples, 128), read)
 
 
 def test_pictures_to_look_at_come_with_their_masks_and_tasks(tasks):

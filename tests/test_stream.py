@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import inclad.continual.padim
+import inclad.continual.patchcore
 import inclad.detectors.cfa
 import inclad.detectors.padim
 import inclad.detectors.patchcore
@@ -387,6 +389,25 @@ def test_orders_protocols_and_experts_share_their_work(
     assert (fits.since(), scored.since()) == (0, 0)
     assert [(e.image, e.pixel) for _, _, e in experts] == [row[-1] for row in forward]
     assert [row[-1] for row in backward] == [row[-1] for row in forward][::-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "function", "left"),
+    [
+        # Thinned banks, one more a step, in every cell of the step: the newest is the naive learner's.
+        ("patchcore", inclad.continual.patchcore, "patch_distances", 0 + 1 + 1 + 2 + 2 + 2),
+        # Gaussians on tasks that came after them.
+        ("padim", inclad.continual.padim, "mahalanobis", 3),
+    ],
+)
+def test_naive_and_continual_learners_share_the_distances_to_a_memory(
+    make_extractor, tasks, cache, monkeypatch, name, module, function, left
+):
+    r_matrix(tasks, make_extractor(cache=cache), name, "naive")
+    computed = Calls(monkeypatch, module, function)
+    shared = r_matrix(tasks, make_extractor(cache=cache), name, "continual")
+    assert computed.since() == left
+    assert shared == r_matrix(tasks, make_extractor(), name, "continual")
 
 
 def test_options_are_not_mixed_up(make_extractor, tasks, cache):

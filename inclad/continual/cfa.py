@@ -59,7 +59,7 @@ class ContinualCFA(Learner):
             hopeful = ~(bounds[candidates, rows] > scores)
             for bank in candidates[hopeful].unique():
                 tried = rows[hopeful & (candidates == bank)]
-                distances = self.detector.distances(embeddings[tried], self.banks[bank])
+                distances = self.detector.to_bank(embeddings[tried], self.banks[bank])
                 _, new = maps_and_scores(distances, batch.size, self.detector.sigma)
                 # The earliest bank wins a tie; what is not a number must not go unseen.
                 tie = (new == scores[tried]) & (bank < winners[tried])
@@ -75,14 +75,14 @@ class ContinualCFA(Learner):
         nothing around it, can't be above that of the whole image.
         """
         side = int(embeddings.shape[1] ** 0.5)
-        low, high = side // 3, side - side // 3
+        low, high = 5 * side // 12, side - 5 * side // 12
         inside = (
             torch.arange(side * side, device=embeddings.device).view(side, side)[low:high, low:high].flatten()
         )
         bounds = []
         for bank in self.banks:
             partial = torch.zeros(embeddings.shape[:2], device=embeddings.device)
-            partial[:, inside] = self.detector.distances(embeddings[:, inside], bank)
+            partial[:, inside] = self.detector.to_bank(embeddings[:, inside], bank)
             bounds.append(maps_and_scores(partial, size, self.detector.sigma)[1])
         # A little less, for the last digits of sums.
         return torch.stack(bounds) * (1 - 1e-5)

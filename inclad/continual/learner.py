@@ -1,6 +1,7 @@
 """What every learner is: tasks in, one after another; anomaly maps and image scores out."""
 
 from abc import ABC, abstractmethod
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from inclad.cache import content_key, source_digest
 from inclad.data.task import Task
-from inclad.detectors.detector import Detector
+from inclad.detectors.detector import Detector, maps_and_scores
 from inclad.features import Batch, Extractor, Images
 from inclad.files import write_atomic
 
@@ -57,7 +58,10 @@ class Naive(Learner):
         self.key = fit_once(self.detector, images)
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.detector.score(batch)
+        if not self.key:
+            return self.detector.score(batch)
+        distances = batch.once(self.key, partial(self.detector.distances, batch))
+        return maps_and_scores(distances, batch.size, self.detector.sigma)
 
     def state(self) -> dict[str, Tensor]:
         return self.detector.state()

@@ -1,5 +1,7 @@
 """Continual PatchCore: a bank per task, the older ones thinned to a common budget (InCLAD, appendix C.1)."""
 
+from functools import partial
+
 from torch import Tensor
 
 from inclad.continual.learner import Learner, best_memory, fit_once, numbered
@@ -26,9 +28,10 @@ class ContinualPatchCore(Learner):
         self.detector = detector
         self.history_ratio = history_ratio
         self.banks: list[Tensor] = []
+        self._newest_key = ""
 
     def learn(self, images: Images) -> None:
-        fit_once(self.detector, images)
+        self._newest_key = fit_once(self.detector, images)
         newest = self.detector.bank
         if self.banks:
             share = max(1, int(self.history_ratio * len(newest)) // len(self.banks))
@@ -36,8 +39,11 @@ class ContinualPatchCore(Learner):
         self.banks.append(newest)
 
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        *history, newest = self.banks
         embeddings = embed(batch)
-        distances = [patch_distances(embeddings, bank) for bank in self.banks]
+        distances = [patch_distances(embeddings, bank) for bank in history]
+        # The newest bank is whole: the naive learner has it too, and other orders will.
+        distances.append(batch.once(self._newest_key, partial(patch_distances, embeddings, newest)))
         best = best_memory(distances, [d.mean(1) for d in distances])
         return maps_and_scores(best, batch.size, self.detector.sigma)
 
@@ -46,6 +52,7 @@ class ContinualPatchCore(Learner):
 
     def load(self, state: dict[str, Tensor], extractor: Extractor) -> None:
         self.banks = numbered(state, "bank")
+        self._newest_key = ""
 
 
 def thin(bank: Tensor, newest: Tensor, count: int) -> Tensor:

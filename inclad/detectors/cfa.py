@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector, at_least_one, maps_and_scores
-from inclad.features import Batch, Extractor, Images
+from inclad.detectors.detector import Detector, at_least_one
+from inclad.features import Batch, Extractor, Images, local_means
 from inclad.neighbors import CHUNK, nearest_k
 
 
@@ -61,9 +61,8 @@ class CFA(Detector):
         self.bank = self.describe(centre)
         self.train(images, self.bank)
 
-    def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        embeddings = self.describe(features(batch))
-        return maps_and_scores(self.distances(embeddings, self.bank), batch.size, self.sigma)
+    def distances(self, batch: Batch) -> Tensor:
+        return self.to_bank(self.describe(features(batch)), self.bank)
 
     def start(self, centre: Tensor) -> None:
         """Make the descriptor, once: a 1 x 1 convolution over channels and the two coordinates."""
@@ -112,9 +111,9 @@ class CFA(Detector):
                 value.backward()
                 optimizer.step()
 
-    def distances(self, embeddings: Tensor, bank: Tensor) -> Tensor:
-        """Score (B, P) of each position's embedding (B, P, D): distance to the nearest centre, times its share
-        in the soft minimum of the K nearest (equation 5)."""
+    def to_bank(self, embeddings: Tensor, bank: Tensor) -> Tensor:
+        """Distance (B, P) of each position's embedding (B, P, D) to the nearest centre of `bank` (M, D), times its
+        share in the soft minimum of the K nearest (equation 5)."""
         # In pieces: all embeddings of a batch against all centres would be a table of gigabytes.
         pieces = embeddings.flatten(0, 1).split(CHUNK)
         return torch.cat([soft_minimum(part, bank, self.neighbors) for part in pieces]).view(
@@ -135,14 +134,16 @@ class CFA(Detector):
 def features(batch: Batch) -> Tensor:
     """Input of the descriptor, (B, P, C + 2) float32: all stages averaged over 3 x 3 neighbours and brought
     to the finest grid, then the row and column of the position in [-1, 1]."""
-    stages = [functional.avg_pool2d(maps, 3, 1, 1) for maps in batch.features(CFA.stages)]
+    stages = [local_means(maps) for maps in batch.features(CFA.stages)]
     size = stages[0].shape[-2:]
     stages[1:] = [
         functional.interpolate(s, size=size, mode="bilinear", align_corners=False) for s in stages[1:]
     ]
     rows, columns = (torch.linspace(-1, 1, length, device=stages[0].device) for length in size)
-    coordinates = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(len(stages[0]), -1, -1, -1)
-    return torch.cat([*stages, coordinates], 1).flatten(2).transpose(1, 2)
+    coordinates = torch.stack(torch.meshgrid(rows, columns, indexing="ij"), 2).expand(
+        len(stages[0]), -1, -1, -1
+    )
+    return torch.cat([*(maps.permute(0, 2, 3, 1) for maps in stages), coordinates], 3).flatten(1, 2)
 
 
 def mean_features(images: Images) -> Tensor:
@@ -161,14 +162,38 @@ def loss(
     """
     with torch.no_grad():
         index = nearest_k(embeddings, bank, neighbors + repulsion)
-    squares = torch.stack([(embeddings - bank[column]).square().sum(1) for column in index.T], 1)
+    squares = SquaredDistances.apply(embeddings, bank, index)
     attract = (squares[:, :neighbors] - radius**2).relu().mean()
     repel = (radius**2 - squares[:, neighbors:] - alpha).relu().mean()
     return (attract + repel) / nu
 
 
+class SquaredDistances(torch.autograd.Function):
+    """Squared distances (N, K) of `embeddings` (N, D) to the centres `bank[index]`, with a cheap gradient.
+
+    Left to autograd, K differences as large as the embeddings would be kept and gone through again; all that
+    the gradient needs of the centres is one weighted sum of K of them.
+    """
+
+    @staticmethod
+    def forward(context, embeddings: Tensor, bank: Tensor, index: Tensor) -> Tensor:
+        context.save_for_backward(embeddings, bank, index)
+        return centre_distances(embeddings, bank, index).square()
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None, None]:
+        embeddings, bank, index = context.saved_tensors
+        centres = functional.embedding_bag(index, bank, mode="sum", per_sample_weights=gradient.contiguous())
+        return 2 * (embeddings * gradient.sum(1, keepdim=True) - centres), None, None
+
+
+def centre_distances(embeddings: Tensor, bank: Tensor, index: Tensor) -> Tensor:
+    """Distances (N, K) of `embeddings` (N, D) to the centres `bank[index]`, `index` (N, K) int64."""
+    return torch.stack([torch.linalg.vector_norm(embeddings - bank[column], dim=1) for column in index.T], 1)
+
+
 def soft_minimum(embeddings: Tensor, bank: Tensor, neighbors: int) -> Tensor:
     """Distance (P,) to the nearest centre times softmin of the K nearest distances, for (P, D) embeddings."""
     index = nearest_k(embeddings, bank, neighbors)
-    distances = torch.stack([(embeddings - bank[column]).square().sum(1).sqrt() for column in index.T], 1)
+    distances = centre_distances(embeddings, bank, index)
     return functional.softmin(distances, 1)[:, 0] * distances[:, 0]

@@ -11,12 +11,15 @@ from inclad.maps import position_maps
 class Detector(ABC):
     """An anomaly detector for one memory; higher maps and scores mean more anomalous.
 
-    `stages` are the stages of the frozen backbone that it reads, (1, 2, 3) for strides 4, 8, 16.
+    `stages` are the stages of the frozen backbone that it reads, (1, 2, 3) for strides 4, 8, 16. A detector that
+    judges position by position gives `distances`, and `sigma` to smooth their map with; others give `score`.
     """
 
     stages: tuple[int, ...] = ()
-    # True where `fit` starts from nothing, so that what is learned depends on the images alone.
+    # True where `fit` starts from nothing, so that what is learned, and with it `distances`, depends on the
+    # images alone and need not be computed twice.
     memoryless: bool = False
+    sigma: float = 0.0
     least_images: int = 1  # normal images without which a task can't be learned
     least_size: int = 1  # pixels a side below which the method has nothing left to look at
 
@@ -28,9 +31,13 @@ class Detector(ABC):
         itself (trained weights) is the starting point, all else is replaced.
         """
 
-    @abstractmethod
+    def distances(self, batch: Batch) -> Tensor:
+        """Distances (B, P) float32 from what is normal, of the positions of a square grid, row by row."""
+        raise NotImplementedError(f"{type(self).__name__} has neither `distances` nor `score`")
+
     def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Anomaly maps (B, size, size) float32 and image scores (B,) float32 of a batch."""
+        return maps_and_scores(self.distances(batch), batch.size, self.sigma)
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector, at_least_one, maps_and_scores
+from inclad.detectors.detector import Detector, at_least_one
 from inclad.features import Batch, Extractor, Images
 
 
@@ -47,9 +47,9 @@ class PaDiM(Detector):
             images, self.channels, self.channel_seed, self.regularization
         )
 
-    def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        distances = mahalanobis(embed(batch, self.channels, self.channel_seed), self.mean, self.whitening)
-        return maps_and_scores(distances, batch.size, self.sigma)
+    def distances(self, batch: Batch) -> Tensor:
+        """Distance (B, P) of each location to its Gaussian."""
+        return mahalanobis(embed(batch, self.channels, self.channel_seed), self.mean, self.whitening)
 
     def state(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "whitening": self.whitening}

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from inclad.detectors.detector import Detector, at_least_one, maps_and_scores
-from inclad.features import Batch, Extractor, Images
+from inclad.detectors.detector import Detector, at_least_one
+from inclad.features import Batch, Extractor, Images, local_means
 from inclad.neighbors import farthest_first, nearest
 
 
@@ -47,9 +47,9 @@ class PatchCore(Detector):
         patches = torch.cat([embed(batch).flatten(0, 1) for batch in images])
         self.bank = self.coreset(patches)
 
-    def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        distances = patch_distances(embed(batch), self.bank)
-        return maps_and_scores(distances, batch.size, self.sigma)
+    def distances(self, batch: Batch) -> Tensor:
+        """Distance (B, P) of each patch to its nearest neighbour in the bank."""
+        return patch_distances(embed(batch), self.bank)
 
     def coreset(self, patches: Tensor) -> Tensor:
         """The rows (M, D) of `patches` (N, D) that stand for all of them, M = max(1, ratio x N)."""
@@ -72,9 +72,9 @@ class PatchCore(Detector):
 def embed(batch: Batch) -> Tensor:
     """Patch embeddings (B, P, D) float32: both layers averaged over 3 x 3 neighbours, side by side on the
     finer grid (section 3.1; P = h w positions of stage 2, row by row)."""
-    fine, coarse = (functional.avg_pool2d(maps, 3, 1, 1) for maps in batch.features(PatchCore.stages))
+    fine, coarse = (local_means(maps) for maps in batch.features(PatchCore.stages))
     coarse = functional.interpolate(coarse, size=fine.shape[-2:], mode="bilinear", align_corners=False)
-    return torch.cat([fine, coarse], 1).flatten(2).transpose(1, 2)
+    return torch.cat([fine, coarse], 1).permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def patch_distances(embeddings: Tensor, bank: Tensor) -> Tensor:

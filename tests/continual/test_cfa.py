@@ -48,7 +48,7 @@ def test_the_lowest_image_score_wins(extractor, tasks):
     for task in tasks:
         (batch,) = extractor.images(task.test)
         values = learner.detector.describe(features(batch))
-        each = [position_maps(learner.detector.distances(values, bank), 64, 4.0) for bank in learner.banks]
+        each = [position_maps(learner.detector.to_bank(values, bank), 64, 4.0) for bank in learner.banks]
         peaks = torch.stack([maps.amax((1, 2)) for maps in each])
         maps, scores = learner.score(batch)
         assert torch.allclose(scores, peaks.min(0).values)
