@@ -38,24 +38,28 @@ def _nearest_index(queries: Tensor, bank: Tensor, norms: Tensor) -> Tensor:
     return index
 
 
-def _centred(bank: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-    """Bank about `centre`, and its squared lengths: an offset that all share would drown the distances."""
-    centred = bank - centre
+def _centred(points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    """Points about `centre`, and their squared lengths: an offset that all share would drown the distances."""
+    centred = points - centre
     return centred, centred.square().sum(1)
 
 
-def nearest_k(queries: Tensor, bank: Tensor, k: int) -> Tensor:
-    """Indices (Q, k) int64 of each query's k nearest neighbours in `bank`, nearest first.
+def nearest_k(queries: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Squared distances (Q, k) and indices (Q, k) int64 of each query's k nearest in `bank`, nearest first.
 
-    `queries` (Q, D) and `bank` (M, D) float32, k <= M; the table of Q x M distances is made in pieces.
+    `queries` (Q, D) and `bank` (M, D) float32, k <= M; the table of Q x M distances is made in pieces. The
+    squares are the expanded ones, exact to the last digits of the squared distance to the middle of the bank:
+    enough to compare with something that is not tiny, else take the distances anew from the differences.
     """
     centre = bank.mean(0)
     centred, norms = _centred(bank, centre)
-    pieces = [
-        torch.addmm(norms, part - centre, centred.T, alpha=-2).topk(k, 1, largest=False).indices
-        for part in queries.split(CHUNK)
-    ]
-    return torch.cat(pieces)
+    pieces = []
+    for part in queries.split(CHUNK):
+        part, lengths = _centred(part, centre)
+        values, index = torch.addmm(norms, part, centred.T, alpha=-2).topk(k, 1, largest=False)
+        pieces.append((values.add_(lengths[:, None]).clamp_(min=0), index))
+    squares, index = (torch.cat(each) for each in zip(*pieces))
+    return squares, index
 
 
 def farthest_first(points: Tensor, count: int, generator: torch.Generator, starts: int = 10) -> Tensor:

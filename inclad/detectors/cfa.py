@@ -158,27 +158,26 @@ def loss(
     """Coupled-hypersphere loss of `embeddings` (N, D) against `bank` (M, D): equations 1 to 3.
 
     Squared distances to the K nearest centres beyond radius^2, and those to the next J within
-    radius^2 - alpha. The neighbours are found without gradients, which only flow through their distances.
+    radius^2 - alpha. Gradients only flow through the distances, not through the choice of neighbours.
     """
-    with torch.no_grad():
-        index = nearest_k(embeddings, bank, neighbors + repulsion)
-    squares = SquaredDistances.apply(embeddings, bank, index)
+    squares = NearestSquares.apply(embeddings, bank, neighbors + repulsion)
     attract = (squares[:, :neighbors] - radius**2).relu().mean()
     repel = (radius**2 - squares[:, neighbors:] - alpha).relu().mean()
     return (attract + repel) / nu
 
 
-class SquaredDistances(torch.autograd.Function):
-    """Squared distances (N, K) of `embeddings` (N, D) to the centres `bank[index]`, with a cheap gradient.
+class NearestSquares(torch.autograd.Function):
+    """Squared distances (N, k) of `embeddings` (N, D) to their k nearest in `bank` (M, D), with a cheap gradient.
 
-    Left to autograd, K differences as large as the embeddings would be kept and gone through again; all that
-    the gradient needs of the centres is one weighted sum of K of them.
+    Left to autograd, k differences as large as the embeddings would be made, kept and gone through again; all
+    that the gradient needs of the centres is one weighted sum of k of them.
     """
 
     @staticmethod
-    def forward(context, embeddings: Tensor, bank: Tensor, index: Tensor) -> Tensor:
+    def forward(context, embeddings: Tensor, bank: Tensor, k: int) -> Tensor:
+        squares, index = nearest_k(embeddings, bank, k)
         context.save_for_backward(embeddings, bank, index)
-        return centre_distances(embeddings, bank, index).square()
+        return squares
 
     @staticmethod
     def backward(context, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -187,13 +186,8 @@ class SquaredDistances(torch.autograd.Function):
         return 2 * (embeddings * gradient.sum(1, keepdim=True) - centres), None, None
 
 
-def centre_distances(embeddings: Tensor, bank: Tensor, index: Tensor) -> Tensor:
-    """Distances (N, K) of `embeddings` (N, D) to the centres `bank[index]`, `index` (N, K) int64."""
-    return torch.stack([torch.linalg.vector_norm(embeddings - bank[column], dim=1) for column in index.T], 1)
-
-
 def soft_minimum(embeddings: Tensor, bank: Tensor, neighbors: int) -> Tensor:
     """Distance (P,) to the nearest centre times softmin of the K nearest distances, for (P, D) embeddings."""
-    index = nearest_k(embeddings, bank, neighbors)
-    distances = centre_distances(embeddings, bank, index)
+    _, index = nearest_k(embeddings, bank, neighbors)
+    distances = torch.stack([(embeddings - bank[column]).norm(dim=1) for column in index.T], 1)
     return functional.softmin(distances, 1)[:, 0] * distances[:, 0]
