@@ -85,7 +85,7 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class FarthestFirst(Row):
-    name, target = "farthest-first", 10
+    name, target, repeats = "farthest-first", 10, 3
 
     def prepare(self) -> None:
         images = 6 if self.quick else 60

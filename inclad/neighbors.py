@@ -4,9 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Distances are brought up to date for this many candidates at a time; larger blocks waste products,
-# smaller ones start more of them.
-BLOCK = 512
+# Distances are brought up to date for this many candidates at a time, in so many parts; larger ones waste
+# products, smaller ones start more of them.
+BLOCK = 1536
+PARTS = 4
 # Distances are made in tables of this many queries (by this many of the bank): small ones stay in the cache.
 CHUNK = 2048
 QUERIES = 1024
@@ -108,32 +109,35 @@ def _greedy(points: Tensor, weights: Tensor, squares: Tensor, count: int) -> Ten
         value, block = torch.topk(weights * squares, min(size + 1, len(points)))
         outside = value[size].item() if len(value) > size else -torch.inf
         block = block[:size]
-        inside, inside_norms = points[block], norms[block]
-        missed = slice(int(seen[block].min()), done)
-        if missed.start < done:
-            product = torch.addmm(norms[picks[missed]], inside, picked[missed].T, alpha=-2)
-            fresh = (product.amin(1) + inside_norms).clamp_(min=0)
-            squares[block] = torch.minimum(squares[block], fresh)
-        # One pick is a few operations on a few hundred numbers, which numpy starts faster than torch.
-        current, weight = squares[block].cpu().numpy(), weights[block].cpu().numpy()
-        among = None
+        # In parts of about the same age, so that few meet picks that they have met before.
+        block = block[seen[block].argsort()]
+        for part in block.chunk(PARTS):
+            missed = slice(int(seen[part[0]]), done)
+            if missed.start < done:
+                product = torch.addmm(norms[picks[missed]], points[part], picked[missed].T, alpha=-2)
+                fresh = (product.amin(1) + norms[part]).clamp_(min=0)
+                squares[part] = torch.minimum(squares[part], fresh)
+        seen[block] = done
+        # Of the block, only those count that are still not below what is outside (or not a number).
+        block = block[~(weights[block] * squares[block] < outside)]
+        # One pick is a few operations on a few numbers, which numpy starts faster than torch.
+        inside = points[block].cpu().numpy()
+        current, weight, lengths = (each[block].cpu().numpy() for each in (squares, weights, norms))
         chosen: list[int] = []
-        while done + len(chosen) < count:
+        while len(block) and done + len(chosen) < count:
             bounds = weight * current
             best = int(bounds.argmax())
             if bounds[best] < outside:
                 break
-            if among is None:
-                products = torch.addmm(inside_norms, inside, inside.T, alpha=-2)
-                among = products.add_(inside_norms[:, None]).clamp_(min=0).cpu().numpy()
             chosen.append(best)
-            np.minimum(current, among[best], out=current)
+            apart = inside @ (-2 * inside[best]) + (lengths + lengths[best])
+            np.minimum(current, np.maximum(apart, 0), out=current)
             # A pick is never picked again, not even where many points coincide.
             current[best] = -1
         squares[block] = torch.from_numpy(current).to(squares.device)
-        place = torch.tensor(chosen, dtype=torch.int64, device=points.device)
-        picks[done : done + len(chosen)] = block[place]
-        picked[done : done + len(chosen)] = inside[place]
+        place = block[torch.tensor(chosen, dtype=torch.int64, device=points.device)]
+        picks[done : done + len(chosen)] = place
+        picked[done : done + len(chosen)] = points[place]
         done += len(chosen)
         seen[block] = done
     return picks

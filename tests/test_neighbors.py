@@ -229,3 +229,10 @@ def test_weighted_with_points_that_coincide():
 
 def test_weighted_where_all_weights_are_zero():
     assert len(set(weighted_farthest_first(draw(300, 4, 13), torch.zeros(300), 280).tolist())) == 280
+
+
+def test_points_that_are_not_numbers_do_not_keep_the_selection_from_ending():
+    points = draw(3000, 4, 3)
+    points[::5] = torch.nan
+    # What is picked is as meaningless as the points; the scores, not numbers either, name the image.
+    assert len(farthest_first(points, 900, torch.Generator().manual_seed(0))) == 900
