@@ -18,7 +18,6 @@ from inclad.detectors.detector import Detector
 from inclad.detectors.fastflow import FastFlow
 from inclad.detectors.padim import PaDiM
 from inclad.detectors.patchcore import PatchCore
-from inclad.evaluate import read_pictures
 from inclad.features import Batch
 from inclad.neighbors import nearest
 from inclad.pictures import MAPS, map_scale, outline
@@ -302,7 +301,7 @@ def measure_distances(part: Part, detector: CFA) -> Adapted:
     values, inside = [], []
     for batch in part.extractor.images(part.task.test):
         values.append(detector.distances(batch).cpu().numpy())
-        _, masks, _ = read_pictures(batch.samples, [part.task], batch.size)
+        masks = part.extractor.masks(batch.samples, part.task.mask_threshold)
         inside.append(np.stack([on_defect(mask, values[-1].shape[1]) for mask in masks]))
     values, inside = np.concatenate(values), np.concatenate(inside)
     unit = np.median(values[~inside])

@@ -147,7 +147,7 @@ class Shown:
         self.image[8:16, 16:24], self.mask[8:16, 16:24] = 255, True
         self.train, self.defective = Pictures(normal), Pictures([self.image])
         self.sound = Pictures(normal[:1])
-        self.task = SimpleNamespace(name="thing", train=(0, 1, 2), test=())
+        self.task = SimpleNamespace(name="thing", train=(0, 1, 2), test=(), mask_threshold=1)
         self.extractor = SimpleNamespace(decoded=lambda k: torch.from_numpy(normal[k]))
         self.normal = normal
 
@@ -234,10 +234,10 @@ def test_clouds_hold_the_gaussian_that_was_fitted():
     assert f"defective location, distance {defect.distance:.0f}" in [ax.get_title() for ax in fig.axes]
 
 
-def test_distances_are_told_apart_by_the_mask_and_counted_in_median_sound_ones(monkeypatch):
+def test_distances_are_told_apart_by_the_mask_and_counted_in_median_sound_ones():
     part = Shown()
     masks = np.stack([np.zeros((32, 32), bool), part.mask])
-    monkeypatch.setattr(pictures, "read_pictures", lambda samples, tasks, size: (None, masks, []))
+    part.extractor.masks = lambda samples, threshold: masks
     model = CFA(epochs=0)
     model.fit(part.train)
     part.extractor.images = lambda samples: Pictures([part.normal[1], part.image])
@@ -301,7 +301,7 @@ class WithTest(Shown):
         super().__init__()
         sound, defective = (type("Sample", (), {"label": k, "mask": k or None})() for k in (0, 1))
         masks = {sound: np.zeros_like(self.mask), defective: self.mask}
-        self.task.test, self.task.mask_threshold = (sound, defective), 1
+        self.task.test = (sound, defective)
 
         def images(_, samples):
             batch = Pictures([{sound: self.normal[0], defective: self.image}[s] for s in samples])
